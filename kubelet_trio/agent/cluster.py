@@ -50,6 +50,7 @@ from kubelet_trio.node import (
     NodeObject,
     NodeObserver,
     NodeResources,
+    NodeStartup,
     PodCidr,
     Pressure,
     Registration,
@@ -179,6 +180,7 @@ class Cluster:
         self.reviews = server.reviews or ReviewApis(api, api)
         self.node = NodeObject()
         self._node_listed = trio.Event()
+        self._startup = NodeStartup(meter)
         self.node_changed = Bell()  # rung when the node's status has to be reported at once
         self._features = ServerFeatures()
         self._workers = workers
@@ -411,12 +413,15 @@ class Cluster:
             self.node_changed,
         )
         registration = Registration(
-            api, identity, node, observer.observe, reset_extended=reset_extended
+            *(api, identity, node, observer.observe),
+            reset_extended=reset_extended,
+            startup=self._startup,
         )
         heartbeat = NodeHeartbeat(
             *(api, identity, node, observer.observe, events, settings.periods),
             wake=self.node_changed,
             on_volumes=self.volumes.in_use.note_reported,
+            startup=self._startup,
         )
         lease = NodeLease(api, node, self._clock, settings.lease_seconds)
         return Supervisor(

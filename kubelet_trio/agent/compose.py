@@ -174,6 +174,7 @@ def _make_runtime(setup: Setup) -> RuntimeParts:
         exit_waiter=seams.exit_waiter,
         owns=owned_by(settings.instance),
         meter=seams.meter,
+        clock=seams.clock,
         recovered=changes.wake_all,
         is_stopping=runtime.is_stopping,
     )

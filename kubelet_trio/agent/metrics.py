@@ -58,8 +58,9 @@ class AgentMetrics:
         lag = await _measure_lag()
         page = MetricPage()
         metered = [name for name in FAMILIES if name not in (*_PROBES, *_SLIS)]
-        page.add_metered(metered, self._meter)
+        # Before the meter's: this measures volumes.
         stored = *await self._volumes(), *await self._logs()
+        page.add_metered(metered, self._meter)
         counted = *self._derived(), *self._ended(), *self._set_up(), *stored, *self._own(lag)
         page.add((*counted, *process_samples()))
         # Upstream has these only if certificates are renewed.
@@ -68,7 +69,7 @@ class AgentMetrics:
 
     async def probes_page(self) -> str:
         """Return `/metrics/probes`."""
-        from kubelet_trio.stats import MetricPage
+        from kubelet_trio.stats import MetricPage, process_samples
 
         await trio.lowlevel.checkpoint()
         page, meter = MetricPage(), self._meter
@@ -80,6 +81,8 @@ class AgentMetrics:
         for labels, histogram in meter.histograms(histograms):
             _, namespace, pod, container, kind = labels
             page.add_histogram(histograms, (container, namespace, pod, kind), histogram)
+        name = "process_start_time_seconds"
+        page.add(sample for sample in process_samples() if sample[0] == name)
         return page.text()
 
     async def slis_page(self) -> str:
@@ -99,7 +102,10 @@ class AgentMetrics:
         node, cluster = setup.settings.node, setup.cluster
         yield "kubelet_node_name", (node.node_name,), 1
         yield "kubernetes_build_info", build_info(), 1
+        for gate, stage, is_on in setup.settings.gates():
+            yield "kubernetes_feature_enabled", (gate, stage), int(is_on)
         yield "kubelet_cgroup_version", (), node.cgroup_version
+        yield "kubelet_metrics_provider", ("cadvisor",), 1
         snapshots = [pleg.get(uid) for uid in pleg.known_uids]
         # updateRunningPodAndContainerMetrics of the PLEG: a pod with a ready sandbox runs.
         yield (
@@ -225,6 +231,8 @@ class AgentMetrics:
             yield "kubelet_trio_channel_depth", (channel,), depth
         yield "kubelet_trio_events_dropped_total", (), reports.events.dropped
         statistics = trio.lowlevel.current_statistics()
+        # Dashboards show it beside CPU and memory: here, the tasks are what goroutines are in Go.
+        yield "go_goroutines", (), statistics.tasks_living
         yield "kubelet_trio_tasks", ("living",), statistics.tasks_living
         yield "kubelet_trio_tasks", ("runnable",), statistics.tasks_runnable
         # Trio resolves names (getaddrinfo) in threads of its own limiter.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -97,6 +97,8 @@ class AgentSettings:
     system_cgroups: tuple[tuple[str, str], ...] = ()
     volume_stats_period: float = 60.0  # seconds that a volume's measured size holds; <= 0: never
     volume_health: bool = False  # the CSIVolumeHealth gate: metric and event of abnormal volumes
+    # Yields name, stage and value of each feature gate, for the metrics.
+    gates: Callable[[], Iterable[tuple[str, str, bool]]] = tuple
     admission: AdmissionSettings = field(default_factory=AdmissionSettings)
     managers: ManagerSettings = field(default_factory=ManagerSettings)
     sockets: NodeSocketSettings = field(default_factory=NodeSocketSettings)

@@ -176,6 +176,7 @@ class AgentStats:
             names=self._volume_names,
             drivers=self._drivers() if self._drivers is not None else NoDriverStats(),
             on_abnormal=self._tell_abnormal,
+            meter=seams.meter,
         )
         return StatsProvider(
             StatsSettings(
@@ -282,6 +283,8 @@ def _look_at_host() -> tuple[Host, MachineInfo]:
             cores=os.cpu_count() or 0,
             physical_cores=cores,
             sockets=sockets,
+            books=_count_ids("book_id"),
+            drawers=_count_ids("drawer_id"),
             machine_id=_text("/etc/machine-id"),
             # Readable by root alone; there is none on machines without DMI.
             system_uuid=_text("/sys/class/dmi/id/product_uuid"),
@@ -291,6 +294,12 @@ def _look_at_host() -> tuple[Host, MachineInfo]:
             version=kubelet_trio.__version__,
         ),
     )
+
+
+def _count_ids(name: str) -> int:
+    """Return how many values the CPUs have of a property of s390; 0 elsewhere."""
+    found = Path("/sys/devices/system/cpu").glob(f"cpu[0-9]*/topology/{name}")
+    return len({_text(str(path)) for path in found} - {""})
 
 
 def _text(path: str) -> str:

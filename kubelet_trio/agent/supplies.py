@@ -150,6 +150,7 @@ def _make_image_access(setup: Setup, runtime: RuntimeParts) -> ImageAccess | Non
         seams.offload_for(Purpose.PULLS),
         seams.clock,
         settings.pull_verification,
+        seams.meter,
     )
 
 

@@ -3,6 +3,7 @@
 from kubelet_trio.config.allocatable import eviction_policy, reservations
 from kubelet_trio.config.errors import ConfigError
 from kubelet_trio.config.flags import KubeletFlags, parse_flags
+from kubelet_trio.config.gates import gate_values
 from kubelet_trio.config.host import (
     PROCESS,
     HostFacts,
@@ -27,6 +28,7 @@ __all__ = [
     "check_file",
     "encode_shown_config",
     "eviction_policy",
+    "gate_values",
     "manager_settings",
     "parse_flags",
     "parse_swaps",

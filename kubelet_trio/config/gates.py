@@ -9,7 +9,7 @@ Source: pkg/features/kube_features.go, and staging/src/k8s.io/component-base/log
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 # On upstream and here: the gate and the module that implements it.
 _BUILT = """
@@ -112,6 +112,28 @@ GATES: Mapping[str, bool] = (
     | dict.fromkeys(_OFF.split(), False)
 )
 
+# Stages of gates upstream; of the others, those that are off are in alpha, and those on in beta.
+_STABLE = """
+CPUManagerPolicyOptions DRAAdminAccess DRAPrioritizedList DynamicResourceAllocation ExecProbeTimeout
+ImageMaximumGCAge ImageVolume InPlacePodVerticalScaling KubeletCgroupDriverFromCRI
+KubeletFineGrainedAuthz KubeletPSI KubeletPodResourcesDynamicResources KubeletPodResourcesGet
+KubeletServiceAccountTokenForCredentialProviders KubeletTracing MutableCSINodeAllocatableCount
+NodeLogQuery NodeSwap PodLifecycleSleepAction PodLifecycleSleepActionAllowZero
+PodObservedGenerationTracking ProcMountType RecoverVolumeExpansionFailure RecursiveReadOnlyMounts
+RelaxedDNSSearchValidation RelaxedEnvironmentVariableValidation SELinuxChangePolicy
+SELinuxMountReadWriteOncePod SidecarContainers SupplementalGroupsPolicy SystemdWatchdog
+TopologyManagerPolicyOptions UserNamespacesSupport
+"""
+_BETA_OFF = """
+ClusterTrustBundleProjection PodCertificateRequest LocalStorageCapacityIsolationFSQuotaMonitoring
+SELinuxMount AllBeta
+"""
+_DEPRECATED = """
+DisableNodeKubeProxyVersion KubeletPodResourcesListUseActivePods AllowDNSOnlyNodeCSR
+AllowInsecureKubeletCertificateSigningRequests AllowOverwriteTerminationGracePeriodSeconds
+KubeletRegistrationGetOnExistsOnly GitRepoVolumeDriver ChangeContainerStatusOnKubeletRestart
+"""
+
 # These change nothing: for the first two the agent uses whatever the runtime offers; all options of
 # the topology manager are stable; what the next two allow is up to the API server and the drivers.
 WITHOUT_EFFECT = frozenset(
@@ -129,6 +151,24 @@ EITHER = WITHOUT_EFFECT | {
     "LoggingAlphaOptions", "MemoryQoS", "PodCertificateRequest", "PodLogsQuerySplitStreams",
     "PodsAPI", "QOSReserved", "ResourceHealthStatus", "ResourceHealthStatusMessage", "SELinuxMount",
 }  # fmt: skip
+
+
+def gate_stage(name: str) -> str:
+    """Return a gate's stage, as upstream's metrics spell it: "" if it is stable."""
+    if name in _STABLE.split():
+        return ""
+    if name in _DEPRECATED.split():
+        return "DEPRECATED"
+    is_beta = name in EVIDENCE or name in NOT_BUILT or name in _BETA_OFF.split()
+    return "BETA" if is_beta else "ALPHA"
+
+
+def gate_values(gates: Mapping[str, bool]) -> Iterator[tuple[str, str, bool]]:
+    """Yield name, stage and value of each gate, given those of the configuration."""
+    for name, value in sorted(GATES.items()):
+        # Setting one of NOT_BUILT has no effect.
+        is_on = value if name in NOT_BUILT else gates.get(name, value)
+        yield name, gate_stage(name), is_on
 
 
 def gate_problems(gates: Mapping[str, bool]) -> list[str]:

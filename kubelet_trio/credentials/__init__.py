@@ -14,7 +14,7 @@ from kubelet_trio.credentials.matching import (
     repository,
 )
 from kubelet_trio.credentials.plugins import Plugin, make_plugins
-from kubelet_trio.credentials.provider_config import Provider, load_providers
+from kubelet_trio.credentials.provider_config import Provider, load_providers, providers_hash
 from kubelet_trio.credentials.pulled import PullVerification, allowlist_problem
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "lookup",
     "make_plugins",
     "matches",
+    "providers_hash",
     "repository",
     "secret_logins",
 ]

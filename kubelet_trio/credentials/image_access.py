@@ -30,9 +30,14 @@ from kubelet_trio.credentials.pulled import (
     updated_at,
 )
 from kubelet_trio.cri import RuntimeCallError, v1
-from kubelet_trio.model import Offload, WallClock, get_logger
+from kubelet_trio.model import Meter, Offload, WallClock, get_logger
 
 log = get_logger()
+
+# Results of a check (pkg/kubelet/images/pullmanager/metrics.go).
+_EXEMPT = "credentialPolicyAllowed"
+_PROVEN = "credentialRecordFound"
+_MUST_PROVE = "mustAuthenticate"
 
 
 class ImageLister(Protocol):
@@ -51,12 +56,14 @@ class ImageAccess:
         offload: Offload,
         clock: WallClock,
         verification: PullVerification,
+        meter: Meter | None = None,
     ) -> None:
         self._files = PullFiles(root_dir)
         self._runtime = runtime
         self._offload = offload
         self._clock = clock
         self._verification = verification
+        self._meter = meter or Meter()
         self._loaded: Loaded | None = None
         # Pulls in flight by image; 0: a pull that an earlier run of the agent left unfinished.
         self._pulling: dict[str, int] = {}
@@ -75,28 +82,40 @@ class ImageAccess:
         """
         if self._verification.is_off:
             return False
+        result = "error"
         try:
-            known = await self._ready()
+            result = await self._check(image, ref, logins)
         # Fail closed: without records, every pod must prove its access.
         except OSError as exc:
             log.error("credentials.records_unreadable", error=str(exc))
-            return True
+        finally:
+            self._meter.count("kubelet_imagemanager_image_mustpull_checks_total", (result,))
+        return result in (_MUST_PROVE, "error")
+
+    async def _check(
+        self, image: str, ref: str, logins: Callable[[], Awaitable[Sequence[Login]]]
+    ) -> str:
+        """Return the result of a check, in the words of the Go kubelet's metric. Raises OSError."""
+        known = await self._ready()
         record = known.records.get(ref)
         if record is None and (
             file_name(ref) in known.unreadable or file_name(image) in known.unreadable_intents
         ):
-            return True  # a kubelet pulled it, with unknown credentials
+            return _MUST_PROVE  # a kubelet pulled it, with unknown credentials
         pulled_here = record is not None or image in self._pulling
         found = access(self._verification, image, record, pulled_here=pulled_here)
-        if found is not Access.BY_CREDENTIALS or record is None:
-            return found is not Access.GRANTED
+        if found is Access.GRANTED:
+            is_exempt = not self._verification.is_for(image, pulled_here=pulled_here)
+            return _EXEMPT if is_exempt else _PROVEN
+        if found is Access.UNKNOWN or record is None:
+            return _MUST_PROVE
         own = await logins()
         known_here = record.credential_mapping[repository(image)]
         is_known, addition = match(known_here, secrets_of(own), accounts_of(own))
         if addition is not None:
             async with self._lock:
                 await self._note(image, ref, addition)
-        return not is_known
+        return _PROVEN if is_known else _MUST_PROVE
 
     async def begin(self, image: str) -> None:
         """Record that a pull begins. Raises OSError; the pull must then not begin."""
@@ -111,6 +130,7 @@ class ImageAccess:
                     del self._pulling[image]
                     raise
             self._pulling[image] += 1
+            self._count_files()
 
     async def pulled(self, image: str, ref: str, login: Login | None) -> None:
         """Record the login of a successful pull; if that fails, the intent stays."""
@@ -147,6 +167,7 @@ class ImageAccess:
             for ref in gone:
                 del known.records[ref]
             known.unreadable.difference_update(unreadable)
+            self._count_files()
             try:
                 await self._offload(self._files.remove, gone, unreadable)
             except OSError as exc:
@@ -170,7 +191,14 @@ class ImageAccess:
             else:
                 records[ref] = before
             return False
+        self._count_files()
         return True
+
+    def _count_files(self) -> None:
+        """Set the gauges of the records and intents on disk."""
+        records = len(self._loaded.records) if self._loaded is not None else 0
+        self._meter.set("kubelet_imagemanager_ondisk_pulledrecords", records)
+        self._meter.set("kubelet_imagemanager_ondisk_pullintents", len(self._pulling))
 
     async def _end(self, image: str) -> None:
         self._pulling[image] = self._pulling.get(image, 0) - 1
@@ -184,6 +212,7 @@ class ImageAccess:
             self._pulling[image] = 0
         else:
             del self._pulling[image]
+            self._count_files()
 
     async def _ready(self) -> Loaded:
         if self._loaded is None or self._unfinished:
@@ -198,6 +227,7 @@ class ImageAccess:
             self._loaded = await self._offload(self._files.load)
             self._unfinished = set(self._loaded.intents)
             self._pulling = dict.fromkeys(self._unfinished, 0)
+            self._count_files()
         return self._loaded
 
     async def _recover_unfinished(self) -> None:

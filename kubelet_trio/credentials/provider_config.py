@@ -10,7 +10,7 @@ from typing import Any
 
 from kubelet_trio.credentials.accounts import TokenAttributes
 from kubelet_trio.durations import parse_duration
-from kubelet_trio.model import check_yaml_depth, yaml_problem
+from kubelet_trio.model import check_yaml_depth, sha256, yaml_problem
 
 _API = "kubelet.config.k8s.io/"
 _CONFIG_VERSIONS = ("v1", "v1beta1", "v1alpha1")
@@ -35,16 +35,27 @@ def load_providers(path: Path) -> tuple[Provider, ...]:
 
     Raises OSError, and ValueError naming file and field.
     """
-    files = [path]
-    if path.is_dir():
-        files = sorted(f for f in path.iterdir() if f.suffix in (".json", ".yaml", ".yml"))
-    providers = [provider for file in files for provider in _providers(file)]
+    providers = [provider for file in _files(path) for provider in _providers(file)]
     for name, count in Counter(provider.name for provider in providers).items():
         if count > 1:
             raise ValueError(f"{path}: more than one credential provider is named {name!r}")
     if not providers:
         raise ValueError(f"{path}: providers: at least one is required")
     return tuple(providers)
+
+
+def providers_hash(path: Path) -> str:
+    """Return the hash of what `load_providers` reads, as the metric of it shows it. Blocks.
+
+    Raises OSError.
+    """
+    return f"sha256:{sha256(b''.join(file.read_bytes() for file in _files(path))).hexdigest()}"
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    return sorted(f for f in path.iterdir() if f.suffix in (".json", ".yaml", ".yml"))
 
 
 def cache_duration(value: Any) -> float:

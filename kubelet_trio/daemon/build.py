@@ -28,6 +28,7 @@ from kubelet_trio.credentials import (
     NodeKeyring,
     load_providers,
     make_plugins,
+    providers_hash,
 )
 from kubelet_trio.daemon.settings import (
     agent_settings,
@@ -240,6 +241,9 @@ def _keyring(
             "go together: set both"
         )
     providers = load_providers(Path(config)) if config else ()
+    if config:
+        labels = (providers_hash(Path(config)),)
+        meter.set("kubelet_credential_provider_config_info", 1, labels)
 
     def open_keyring(accounts: Accounts | None) -> NodeKeyring:
         plugins = make_plugins(providers, Path(programs), meter, accounts)

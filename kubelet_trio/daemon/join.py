@@ -19,6 +19,7 @@ from kubelet_trio.daemon.identity import own_node
 from kubelet_trio.kube import KubeApi, RequestAttempt, client_access, client_store, open_client
 from kubelet_trio.model import (
     REQUESTS,
+    SIZES,
     Meter,
     Offload,
     Purpose,
@@ -116,6 +117,11 @@ def measure_exchange(meter: Meter, exchange: RequestAttempt) -> None:
     meter.observe("rest_client_request_duration_seconds", exchange.seconds, where, REQUESTS)
     waited = "rest_client_rate_limiter_duration_seconds"
     meter.observe(waited, exchange.waited, where, REQUESTS)
+    if exchange.is_retry:
+        meter.count("rest_client_request_retries_total", (exchange.code, host, method))
+    for name, size in (("request", exchange.sent), ("response", exchange.received)):
+        if size is not None:
+            meter.observe(f"rest_client_{name}_size_bytes", size, where, SIZES)
 
 
 def make_api_server(

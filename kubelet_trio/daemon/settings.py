@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from lightkube.models.core_v1 import Taint
@@ -25,6 +26,7 @@ from kubelet_trio.config import (
     Settings,
     encode_shown_config,
     eviction_policy,
+    gate_values,
     manager_settings,
 )
 from kubelet_trio.containers import (
@@ -128,6 +130,7 @@ def agent_settings(
         system_cgroups=tuple(_system_cgroups(settings)),
         volume_stats_period=config.volume_stats_agg_period,
         volume_health=config.feature_gates.get("CSIVolumeHealth", False),
+        gates=partial(gate_values, config.feature_gates),
         log_rotation=LogRotationPolicy(
             max_size=to_units(parse_quantity(config.container_log_max_size)),
             max_files=config.container_log_max_files,

@@ -40,6 +40,9 @@ class RequestAttempt:
     code: str
     seconds: float  # to the last byte; of a watch to the response's head
     waited: float = 0.0  # seconds spent in the rate limiter
+    sent: int | None = None  # bytes of the request's body; None: a watch
+    received: int | None = None  # bytes of the answer's body; None: there was none, or a watch
+    is_retry: bool = False  # an earlier attempt of the same request has failed
 
 
 Observer = Callable[[RequestAttempt], None]
@@ -84,8 +87,9 @@ class Sender:
         backoff = Backoff(_FIRST_WAIT, _LONGEST_WAIT)
         while True:
             waited = await bucket.take()
+            is_retry = broken + refused + attempts > 0
             try:
-                answer = await self._attempt(request, limit, waited)
+                answer = await self._attempt(request, limit, waited, is_retry)
             except _STALE as exc:
                 broken += 1
                 # The server may have carried out a write: only its caller knows how to repeat it.
@@ -145,14 +149,17 @@ class Sender:
                     continue
             raise self._refusal(request, Answer(response.status, read_headers(response), body))
 
-    async def _attempt(self, request: ApiRequest, limit: float, waited: float) -> Answer:
+    async def _attempt(
+        self, request: ApiRequest, limit: float, waited: float, is_retry: bool
+    ) -> Answer:
         async with self._connections.use() as shared:
             finished = False
             try:
                 with self._timed(request, waited) as outcome:
+                    outcome.sent, outcome.is_retry = len(request.body), is_retry
                     built = self._built(request)
                     answer = await exchange(shared.pool, built, limit, is_shared=shared.http2)
-                    outcome.code = str(answer.code)
+                    outcome.code, outcome.received = str(answer.code), len(answer.body)
                 finished = True
             finally:
                 if not finished:
@@ -227,7 +234,10 @@ class Sender:
             if self._observe is not None:
                 seconds = trio.current_time() - began
                 self._observe(
-                    RequestAttempt(request.method, self.host, outcome.code, seconds, waited)
+                    RequestAttempt(
+                        *(request.method, self.host, outcome.code, seconds, waited),
+                        *(outcome.sent, outcome.received, outcome.is_retry),
+                    )
                 )
 
     def _refusal(self, request: ApiRequest, answer: Answer) -> KubeError | KubeUnavailableError:
@@ -262,6 +272,9 @@ _REASONS = {
 @dataclass(slots=True)
 class _Outcome:
     code: str = "<error>"
+    sent: int | None = None
+    received: int | None = None
+    is_retry: bool = False
 
 
 @contextlib.contextmanager

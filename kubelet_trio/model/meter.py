@@ -27,6 +27,8 @@ PULLS: Buckets = (
 )
 # Of client-go's requests.
 REQUESTS: Buckets = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
+# Of the bodies of client-go's requests, in bytes.
+SIZES: Buckets = (*(64, 256, 512, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216),)
 # storageOperationMetric.
 STORAGE: Buckets = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600)
 # PodStatusSyncDuration.

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from kubelet_trio.node.object import initial_node, object_ttl
     from kubelet_trio.node.observer import NodeObserver
     from kubelet_trio.node.registration import NodeObject, Registration
+    from kubelet_trio.node.startup import NodeStartup
     from kubelet_trio.node.status import node_status
     from kubelet_trio.node.volumes_in_use import ReportedVolumes
 
@@ -59,6 +60,7 @@ _DEFERRED = {
     "initial_node": "object",
     "node_status": "status",
     "NodeObject": "registration",
+    "NodeStartup": "startup",
     "Registration": "registration",
     "ReportedVolumes": "volumes_in_use",
     "object_ttl": "object",
@@ -81,6 +83,7 @@ __all__ = [
     "NodeObject",
     "NodeObserver",
     "NodeResources",
+    "NodeStartup",
     "NodeView",
     "PodCidr",
     "Pressure",

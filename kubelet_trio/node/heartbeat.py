@@ -20,6 +20,7 @@ from kubelet_trio.kube import KubeApi, KubeError, KubeUnavailableError, NotFound
 from kubelet_trio.model import Backoff, Bell, EventSink, ObjectRef, get_logger
 from kubelet_trio.node.conditions import transitions
 from kubelet_trio.node.registration import CALL_LIMIT, NodeObject
+from kubelet_trio.node.startup import NodeStartup
 from kubelet_trio.node.status import material_patch, node_status, status_patch
 from kubelet_trio.node.types import NodeIdentity, NodeView
 
@@ -50,6 +51,7 @@ class NodeHeartbeat:
         periods: HeartbeatPeriods | None = None,
         wake: Bell | None = None,
         on_volumes: Callable[[Sequence[str]], None] = lambda _names: None,
+        startup: NodeStartup | None = None,
     ) -> None:
         """Report the node's status, once `run` runs.
 
@@ -62,6 +64,7 @@ class NodeHeartbeat:
             periods: None: the defaults.
             wake: rung when something in the status has changed; None: nobody rings.
             on_volumes: called with the `volumesInUse` that the API server has.
+            startup: told when the node is Ready; None: nobody measures it.
         """
         self._api = api
         self._identity = identity
@@ -71,6 +74,7 @@ class NodeHeartbeat:
         self._periods = periods or HeartbeatPeriods()
         self._wake = wake or Bell()
         self._on_volumes = on_volumes
+        self._startup = startup
         self._report_at = 0.0  # trio time
         self._backoff = Backoff(_RETRY_FIRST, self._periods.update)
         self._is_unschedulable = False  # as in the last event
@@ -120,6 +124,10 @@ class NodeHeartbeat:
             self._node.forget()
             raise
         self._node.put(after)
+        conditions = (after.status.conditions if after.status is not None else None) or ()
+        is_ready = any(c.type == "Ready" and c.status == "True" for c in conditions)
+        if self._startup is not None and is_ready:
+            self._startup.note_ready()
         self._on_volumes((after.status.volumesInUse if after.status is not None else None) or ())
         self._refused = material_patch(after.status or NodeStatus(), status)
         # At random, so that the nodes of a cluster do not report at the same moment.

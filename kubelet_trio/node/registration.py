@@ -24,6 +24,7 @@ from kubelet_trio.kube import (
 )
 from kubelet_trio.model import Backoff, get_logger
 from kubelet_trio.node.object import initial_node, metadata_patch, without_extended
+from kubelet_trio.node.startup import NodeStartup
 from kubelet_trio.node.status import node_status, status_patch
 from kubelet_trio.node.types import NodeIdentity, NodeView
 
@@ -66,6 +67,7 @@ class Registration:
     # As no device plugin has registered with this agent yet. An agent that knows the resources of
     # an earlier one's plugins reports these as 0 itself (ShouldResetExtendedResourceCapacity).
     reset_extended: bool = True
+    startup: NodeStartup | None = None  # measures a node's first start
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Register, with retries. Ready at once, connected or not."""
@@ -75,6 +77,8 @@ class Registration:
         backoff = Backoff(_FIRST_RETRY, _LAST_RETRY)
         while True:
             try:
+                if self.startup is not None:
+                    self.startup.note_attempt()
                 with trio.fail_after(CALL_LIMIT):
                     self.node.put(await self.register())
             except (KubeError, KubeUnavailableError, trio.TooSlowError) as exc:
@@ -90,7 +94,7 @@ class Registration:
         """Try once. Raises `KubeError` and `KubeUnavailableError`."""
         status = node_status(self.identity, await self.observe(), NodeStatus())
         try:
-            return await self.api.create(initial_node(self.identity, status))
+            created = await self.api.create(initial_node(self.identity, status))
         except AlreadyExistsError:
             pass
         except KubeError as exc:
@@ -99,6 +103,10 @@ class Registration:
             if exc.code != _FORBIDDEN or self.identity.get_on_exists_only:
                 raise
             log.info("node.create_forbidden", node=self.identity.name, error=str(exc))
+        else:
+            if self.startup is not None:
+                self.startup.note_created()
+            return created
         existing = await self.api.get(Node, self.identity.name)
         patch: dict[str, Any] = {}
         meta = metadata_patch(self.identity, existing)

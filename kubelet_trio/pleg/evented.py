@@ -17,8 +17,16 @@ from dataclasses import dataclass
 import trio
 
 from kubelet_trio.cri import Runtime, RuntimeCallError, UnsupportedCallError, v1
-from kubelet_trio.model import Backoff, ContainerId, Meter, PodUid, SandboxId, get_logger
-from kubelet_trio.pleg.inspector import Inspector
+from kubelet_trio.model import (
+    Backoff,
+    ContainerId,
+    Meter,
+    PodUid,
+    SandboxId,
+    WallClock,
+    get_logger,
+)
+from kubelet_trio.pleg.inspector import Inspector, observe_query
 from kubelet_trio.pleg.state import PlegState
 from kubelet_trio.pleg.table import Queries
 
@@ -52,6 +60,7 @@ class EventListener:
         relist_soon: Callable[[], None],
         on_live: Callable[[], None],
         meter: Meter | None,
+        clock: WallClock,
     ) -> None:
         """Take what is needed to listen.
 
@@ -62,7 +71,8 @@ class EventListener:
             is_guarded: whether an exit watcher will report a container's exit.
             relist_soon: called for events about unknown objects.
             on_live: called whenever `live` changes.
-            meter: counts streams that open and break.
+            meter: counts streams that open and break, and measures events and queries.
+            clock: tells how old an event is.
         """
         self._runtime = runtime
         self._state = state
@@ -72,6 +82,7 @@ class EventListener:
         self._on_live = on_live
         self._scheduled: set[str] = set()  # objects with a query to come
         self._meter = meter
+        self._clock = clock
         self.live = False  # whether a stream brings events
 
     async def run(self) -> None:
@@ -112,7 +123,14 @@ class EventListener:
                     # Events before this one may have been missed: the relist finds their changes.
                     self._set_live(True)
                     self._relist_soon()
+                self._observe_age(event)
                 self._schedule(event, tasks)
+
+    def _observe_age(self, event: v1.ContainerEventResponse) -> None:
+        # updateLatencyMetric in pkg/kubelet/pleg/evented.go; the runtime's clock is this one.
+        if self._meter is not None and event.created_at:
+            age = max(self._clock.time() - event.created_at / 1e9, 0.0)
+            self._meter.observe("kubelet_evented_pleg_connection_latency_seconds", age)
 
     def _count(self, name: str) -> None:
         if self._meter is not None:
@@ -157,7 +175,9 @@ class EventListener:
             queries.sandboxes.add(SandboxId(object_id))
         else:
             queries.containers.add(ContainerId(object_id))
+        began = trio.current_time()
         errors = await self._inspector.ask(uid, queries)
+        observe_query(self._meter, began)
         if errors:
             self._state.mark_dirty(uid, errors[0])
             self._relist_soon()

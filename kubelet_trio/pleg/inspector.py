@@ -10,7 +10,7 @@ import trio
 
 from kubelet_trio.containers import PodIdentity, pod_identity
 from kubelet_trio.cri import Listing, Runtime, RuntimeCallError, RuntimeObjectNotFoundError, v1
-from kubelet_trio.model import ContainerId, PodUid, RuntimePod, SandboxId
+from kubelet_trio.model import ContainerId, Meter, PodUid, RuntimePod, SandboxId
 from kubelet_trio.pleg.state import PlegState
 from kubelet_trio.pleg.table import PodListing, Queries, is_final, lacks_status
 
@@ -210,3 +210,9 @@ class _CallSlot:
     async def __aexit__(self, *exc_info: object) -> None:
         if self._held:
             self._slots.release_on_behalf_of(self)
+
+
+def observe_query(meter: Meter | None, began: float) -> None:
+    """Record that one pod has been queried since the Trio time `began`."""
+    if meter is not None:
+        meter.observe("kubelet_pleg_pod_relist_duration_seconds", trio.current_time() - began)

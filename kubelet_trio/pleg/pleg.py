@@ -23,6 +23,8 @@ from kubelet_trio.model import (
     PodUid,
     RuntimePod,
     SandboxId,
+    SystemClock,
+    WallClock,
 )
 from kubelet_trio.pleg.cache import PodStatusCache
 from kubelet_trio.pleg.evented import EventListener
@@ -47,6 +49,7 @@ class Pleg:
         events: bool = True,
         owns: Owns = lambda _annotations: True,
         meter: Meter | None = None,
+        clock: WallClock | None = None,
         recovered: Callable[[], None] = lambda: None,
         is_stopping: Callable[[ContainerId], bool] = lambda _id: False,
     ) -> None:
@@ -63,6 +66,7 @@ class Pleg:
             owns: whether a sandbox or container with these annotations belongs to this agent.
                 Others are ignored: neither watched nor stopped.
             meter: receives metrics of relists and events.
+            clock: tells how old events are; None: the system's.
             recovered: called after the first relist of all, and after the first one since
                 `problem` reported a problem.
             is_stopping: whether a call is under way that stops a container.
@@ -94,6 +98,7 @@ class Pleg:
             relist_soon=self._relister.relist_soon,
             on_live=self._recheck,
             meter=meter,
+            clock=clock or SystemClock(),
         )
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

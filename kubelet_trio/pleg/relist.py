@@ -18,7 +18,7 @@ import trio
 from kubelet_trio.containers import PodIdentity, pod_identity
 from kubelet_trio.cri import Listing, Runtime, RuntimeCallError, v1
 from kubelet_trio.model import Bell, Meter, PodUid, get_logger
-from kubelet_trio.pleg.inspector import Inspector, Owns
+from kubelet_trio.pleg.inspector import Inspector, Owns, observe_query
 from kubelet_trio.pleg.state import PlegState
 from kubelet_trio.pleg.table import PodListing, Queries, Ticket
 
@@ -175,7 +175,9 @@ class Relister:
         self, uid: PodUid, queries: Queries, listing: PodListing, asked_at: float
     ) -> None:
         try:
+            began = trio.current_time()
             errors = await self._inspector.ask(uid, queries)
+            observe_query(self._meter, began)
         finally:
             self._state.end_inspection(uid)
         if errors:

@@ -1,7 +1,6 @@
 """Usage of the node, its pods and containers, and the pages that show it."""
 
 from kubelet_trio.stats.api import Summary
-from kubelet_trio.stats.cadvisor import MachineInfo
 from kubelet_trio.stats.driver_volumes import (
     DriverStats,
     DriverStatsError,
@@ -11,6 +10,7 @@ from kubelet_trio.stats.driver_volumes import (
 from kubelet_trio.stats.families import FAMILIES
 from kubelet_trio.stats.history import PERIOD as HISTORY_PERIOD
 from kubelet_trio.stats.history import History
+from kubelet_trio.stats.machine import MachineInfo
 from kubelet_trio.stats.metered import MetricPage, Sample
 from kubelet_trio.stats.process import build_info, process_samples
 from kubelet_trio.stats.provider import StatsProvider, StatsSettings

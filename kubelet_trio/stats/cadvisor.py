@@ -11,29 +11,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kubelet_trio.stats.read import NodeUsage, Processes
+from kubelet_trio.stats.cadvisor_families import (
+    FAMILIES,
+    FS_LIMIT,
+    FS_USAGE,
+    NO_CPU,
+    NO_MEMORY,
+    TASK_STATES,
+)
+from kubelet_trio.stats.disks import Disk
+from kubelet_trio.stats.machine import MachineInfo, write_machine
+from kubelet_trio.stats.read import Processes
 from kubelet_trio.stats.subjects import PodSubject
 from kubelet_trio.stats.summary import Snapshot
-from kubelet_trio.stats.text import Exposition, label_text, milliseconds, number
+from kubelet_trio.stats.text import Exposition, escape, label_text, milliseconds
 from kubelet_trio.stats.usage import CgroupUsage, Cpu, DeviceIo, Filesystem, Interface, Memory, Psi
 
 _NANO = 1e9
 _MICRO = 1e6
-
-
-@dataclass(frozen=True, slots=True)
-class MachineInfo:
-    """Constant properties of the machine."""
-
-    cores: int = 0
-    physical_cores: int = 0
-    sockets: int = 0
-    machine_id: str = ""
-    system_uuid: str = ""
-    boot_id: str = ""
-    kernel: str = ""
-    os: str = ""
-    version: str = ""  # the agent's own
+# What the statistics of a disk show more exactly than the cgroup of the node.
+_OF_DISKS = frozenset(("container_fs_reads_total", "container_fs_writes_total"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +44,26 @@ class _Subject:
     created_at: float = 0.0
     processes: Processes | None = None
     writable: Filesystem | None = None
+    is_node: bool = False
 
 
 def cadvisor_text(snapshot: Snapshot, machine: MachineInfo) -> str:
     """Return the page."""
     page = Exposition()
-    _machine(page, machine, snapshot.reading.node)
-    for subject in _subjects(snapshot):
+    write_machine(page, machine, snapshot.reading.node)
+    subjects = list(_subjects(snapshot))
+    # A family at a time: a full node has 20 000 samples, so each gets one step, and no objects.
+    heads = [(s.labels, milliseconds(s.usage.time)) for s in subjects]
+    columns = zip(*map(_values, subjects), strict=True)
+    for (name, kind, help_text, more, is_timed), column in zip(FAMILIES, columns, strict=True):
+        page.family(name, kind, help_text).extend(
+            [
+                f"{name}{{{labels}{more}}} {value}{time if is_timed else ''}"
+                for (labels, time), value in zip(heads, column, strict=True)
+                if value is not None
+            ]
+        )
+    for subject in subjects:
         _Writer(page, subject, snapshot).write()
     page.add(
         "container_scrape_error",
@@ -87,7 +97,7 @@ def _subjects(snapshot: Snapshot) -> Iterator[_Subject]:
     reading, places, written = snapshot.reading, snapshot.places, set[str]()
     node = reading.node
     boot = node.boot_time or 0.0
-    yield _Subject(node.usage, _labels("/"), node.network, boot, boot)
+    yield _Subject(node.usage, _labels("/"), node.network, boot, boot, is_node=True)
     for pod in snapshot.pods:
         for subject, path in _pod_subjects(snapshot, pod):
             written.add(path)
@@ -147,8 +157,95 @@ def _pod_subjects(snapshot: Snapshot, pod: PodSubject) -> Iterator[tuple[_Subjec
         )
 
 
+def _values(subject: _Subject) -> tuple[float | None, ...]:
+    """Return the values of `FAMILIES`, in their order; None: the subject has no such sample."""
+    usage, cpu, memory = subject.usage, subject.usage.cpu, subject.usage.memory
+    has_threads = usage.threads is not None
+    processes = subject.processes
+    return (
+        int(usage.time),
+        int(subject.created_at) or None,
+        int(subject.started_at) or None,
+        0,
+        *(NO_CPU if cpu is None else _cpu_values(cpu)),
+        *(NO_MEMORY if memory is None else _memory_values(memory)),
+        *_psi_values(cpu.psi if cpu is not None else None),
+        *_psi_values(memory.psi if memory is not None else None),
+        *_psi_values(usage.io_psi),
+        len(usage.pids) if has_threads else None,
+        usage.threads,
+        (usage.threads_max or 0) if has_threads else None,
+        *(
+            (None,) * 3
+            if processes is None
+            else (processes.fds, processes.sockets, processes.max_open_files)
+        ),
+        *_task_values(processes),
+    )
+
+
+def _cpu_values(cpu: Cpu) -> tuple[float | None, ...]:
+    has_quota = cpu.quota is not None
+    return (
+        cpu.period,
+        cpu.quota,
+        cpu.shares,
+        cpu.user / _NANO,
+        cpu.system / _NANO,
+        cpu.usage / _NANO,
+        # No load is measured, as in a Go kubelet.
+        0,
+        0,
+        # As cAdvisor (`s.Cpu.Quota != 0`): without a quota nothing is throttled.
+        cpu.periods if has_quota else None,
+        cpu.throttled_periods if has_quota else None,
+        cpu.throttled / _NANO if has_quota else None,
+        cpu.burst_periods if has_quota else None,
+        cpu.burst / _NANO if has_quota else None,
+    )
+
+
+def _memory_values(memory: Memory) -> tuple[float | None, ...]:
+    swap_limit = memory.swap_limit
+    return (
+        # cAdvisor's specMemoryValue: 0 means no limit.
+        memory.limit or 0,
+        # Memory and swap together, as `memsw` of version 1. On version 2 cAdvisor shows swap alone
+        # under the same name (lib/container/common/helpers.go).
+        0 if swap_limit is None else swap_limit + (memory.limit or 0),
+        memory.reservation or 0,
+        memory.cache,
+        memory.rss,
+        memory.kernel,
+        memory.mapped_file,
+        memory.swap or 0,
+        memory.failcnt,
+        memory.usage,
+        memory.max_usage,
+        memory.working_set,
+        memory.active_file,
+        memory.inactive_file,
+        memory.own_page_faults,
+        memory.own_major_page_faults,
+        memory.page_faults,
+        memory.major_page_faults,
+        memory.oom_kills,
+    )
+
+
+def _psi_values(psi: Psi | None) -> tuple[float | None, float | None]:
+    return (None, None) if psi is None else (psi.full.total / _MICRO, psi.some.total / _MICRO)
+
+
+def _task_values(processes: Processes | None) -> tuple[int | None, ...]:
+    """Return how many processes are in each state of taskstats; a state is a main thread's."""
+    if processes is None:
+        return (None,) * len(TASK_STATES)
+    return tuple(sum(map(processes.states.__getitem__, letters)) for _, letters in TASK_STATES)
+
+
 class _Writer:
-    """Writes the samples of one subject."""
+    """Writes the samples of one subject that have labels of their own."""
 
     def __init__(self, page: Exposition, subject: _Subject, snapshot: Snapshot) -> None:
         self._page = page
@@ -157,153 +254,58 @@ class _Writer:
         self._time = milliseconds(subject.usage.time)
 
     def write(self) -> None:
-        subject, usage = self._subject, self._subject.usage
-        self._put("container_last_seen", "gauge", _LAST_SEEN, int(usage.time))
-        self._spec(usage)
-        if usage.cpu is not None:
-            self._cpu(usage.cpu)
-        if usage.memory is not None:
-            self._memory(usage.memory)
-        self._io(usage)
-        self._pressure(usage)
+        subject = self._subject
+        disks = self._snapshot.reading.disks if subject.is_node else ()
+        for disk in disks:
+            self._disk(disk)
+        # A disk tells more of itself than the cgroup of the node does.
+        self._io(subject.usage, frozenset(d.device for d in disks if d.io is not None))
         self._network(subject.interfaces)
-        self._process(usage, subject.processes)
         if subject.writable is not None:
             self._writable(subject.writable)
 
-    def _put(
-        self,
-        name: str,
-        kind: str,
-        help_text: str,
-        value: float,
-        more: str = "",
-        *,
-        timed: bool = True,
-    ) -> None:
-        # Not by `Exposition.add`, because this runs ten thousand times in a scrape.
+    def _put(self, name: str, kind: str, help_text: str, value: float, more: str = "") -> None:
+        # Not by `Exposition.add`, because this runs some thousand times in a scrape.
         self._page.family(name, kind, help_text).append(
-            f"{name}{{{self._subject.labels}{more}}} {number(value)}{self._time if timed else ''}"
+            f"{name}{{{self._subject.labels}{more}}} {value}{self._time}"
         )
 
-    def _spec(self, usage: CgroupUsage) -> None:
-        subject = self._subject
-
-        # cAdvisor writes specs without a timestamp.
-        def put(name: str, help_text: str, value: float) -> None:
-            self._put(name, "gauge", help_text, value, timed=False)
-
-        if subject.created_at:
-            put(
-                "container_creation_time_seconds",
-                "Container creation time since unix epoch in seconds.",
-                int(subject.created_at),
-            )
-        if subject.started_at:
-            put(
-                "container_start_time_seconds",
-                "Start time of the container since unix epoch in seconds.",
-                int(subject.started_at),
-            )
-        cpu, memory = usage.cpu, usage.memory
-        if cpu is not None:
-            put("container_spec_cpu_period", "CPU period of the container.", cpu.period)
-            if cpu.quota is not None:
-                put("container_spec_cpu_quota", "CPU quota of the container.", cpu.quota)
-            if cpu.shares is not None:
-                put("container_spec_cpu_shares", "CPU share of the container.", cpu.shares)
-        if memory is not None:
-            for name, help_text, limit in (
-                ("limit_bytes", "Memory limit for the container.", memory.limit),
-                # Memory and swap together, as `memsw` of version 1. On version 2 cAdvisor shows
-                # swap alone under the same name (lib/container/common/helpers.go).
-                (
-                    "swap_limit_bytes",
-                    "Memory swap limit for the container.",
-                    None if memory.swap_limit is None else memory.swap_limit + (memory.limit or 0),
-                ),
-                (
-                    "reservation_limit_bytes",
-                    "Memory reservation limit for the container.",
-                    memory.reservation,
-                ),
-            ):
-                # cAdvisor's specMemoryValue: 0 means no limit.
-                put(f"container_spec_memory_{name}", help_text, limit or 0)
-
-    def _cpu(self, cpu: Cpu) -> None:
-        for name, help_text, used in (
-            ("user_seconds_total", "Cumulative user cpu time consumed in seconds.", cpu.user),
-            ("system_seconds_total", "Cumulative system cpu time consumed in seconds.", cpu.system),
-        ):
-            self._put(f"container_cpu_{name}", "counter", help_text, used / _NANO)
-        self._put(
-            "container_cpu_usage_seconds_total",
-            "counter",
-            "Cumulative cpu time consumed in seconds.",
-            cpu.usage / _NANO,
-            ',cpu="total"',
-        )
-        # As cAdvisor (`s.Cpu.Quota != 0`): without a quota nothing is throttled.
-        if cpu.quota is None:
+    def _disk(self, disk: Disk) -> None:
+        label, io = f',device="{escape(disk.device)}"', disk.io
+        self._put("container_fs_usage_bytes", "gauge", FS_USAGE, disk.used, label)
+        self._put("container_fs_limit_bytes", "gauge", FS_LIMIT, disk.capacity, label)
+        self._put("container_fs_inodes_total", "gauge", "Number of Inodes", disk.inodes, label)
+        free = disk.inodes_free
+        self._put("container_fs_inodes_free", "gauge", "Number of available Inodes", free, label)
+        if io is None:
             return
-        for name, help_text, value in (
-            ("periods_total", "Number of elapsed enforcement period intervals.", cpu.periods),
+        for name, words, value in (
+            ("reads", "Cumulative count of reads completed", io.reads),
+            ("reads_merged", "Cumulative count of reads merged", io.reads_merged),
+            ("sector_reads", "Cumulative count of sector reads completed", io.sectors_read),
+            ("read_seconds", "Cumulative count of seconds spent reading", io.read_seconds),
+            ("writes", "Cumulative count of writes completed", io.writes),
+            ("writes_merged", "Cumulative count of writes merged", io.writes_merged),
+            ("sector_writes", "Cumulative count of sector writes completed", io.sectors_written),
+            ("write_seconds", "Cumulative count of seconds spent writing", io.write_seconds),
+            ("io_time_seconds", "Cumulative count of seconds spent doing I/Os", io.io_seconds),
             (
-                "throttled_periods_total",
-                "Number of throttled period intervals.",
-                cpu.throttled_periods,
-            ),
-            (
-                "throttled_seconds_total",
-                "Total time duration the container has been throttled.",
-                cpu.throttled / _NANO,
+                "io_time_weighted_seconds",
+                "Cumulative weighted I/O time in seconds",
+                io.weighted_seconds,
             ),
         ):
-            self._put(f"container_cpu_cfs_{name}", "counter", help_text, value)
+            self._put(f"container_fs_{name}_total", "counter", words, value, label)
+        words = "Number of I/Os currently in progress"
+        self._put("container_fs_io_current", "gauge", words, io.in_flight, label)
 
-    def _memory(self, memory: Memory) -> None:
-        values = (
-            memory.cache,
-            memory.rss,
-            memory.kernel,
-            memory.mapped_file,
-            memory.swap or 0,
-            memory.failcnt,
-            memory.usage,
-            memory.max_usage,
-            memory.working_set,
-            memory.active_file,
-            memory.inactive_file,
-        )
-        for (name, kind, help_text), value in zip(_MEMORY, values, strict=True):
-            self._put(name, kind, help_text, value)
-        for failure, scope, value in (
-            ("pgfault", "container", memory.own_page_faults),
-            ("pgmajfault", "container", memory.own_major_page_faults),
-            ("pgfault", "hierarchy", memory.page_faults),
-            ("pgmajfault", "hierarchy", memory.major_page_faults),
-        ):
-            self._put(
-                "container_memory_failures_total",
-                "counter",
-                "Cumulative count of memory allocation failures.",
-                value,
-                f',failure_type="{failure}",scope="{scope}"',
-            )
-        self._put(
-            "container_oom_events_total",
-            "counter",
-            "Count of out of memory events observed for the container",
-            memory.oom_kills,
-        )
-
-    def _io(self, usage: CgroupUsage) -> None:
+    def _io(self, usage: CgroupUsage, told: frozenset[str]) -> None:
         names = self._snapshot.reading.devices
         for device, io in usage.io.items():
             name = names.get(device, "")
             for metric, help_text, value in _io_values(io):
-                self._put(metric, "counter", help_text, value, f',device="{name}"')
+                if not (name in told and metric in _OF_DISKS):
+                    self._put(metric, "counter", help_text, value, f',device="{name}"')
             major, _, minor = device.partition(":")
             for operation, value in (("Read", io.read_bytes), ("Write", io.write_bytes)):
                 self._put(
@@ -313,30 +315,6 @@ class _Writer:
                     value,
                     f',device="{name}",major="{major}",minor="{minor}",operation="{operation}"',
                 )
-
-    def _pressure(self, usage: CgroupUsage) -> None:
-        for resource, words, psi in (
-            ("cpu", "CPU", usage.cpu.psi if usage.cpu else None),
-            ("memory", "memory", usage.memory.psi if usage.memory else None),
-            ("io", "IO", usage.io_psi),
-        ):
-            if psi is not None:
-                self._psi(resource, words, psi)
-
-    def _psi(self, resource: str, words: str, psi: Psi) -> None:
-        self._put(
-            f"container_pressure_{resource}_stalled_seconds_total",
-            "counter",
-            "Total time duration no tasks in the container could make progress due to "
-            f"{words} congestion.",
-            psi.full.total / _MICRO,
-        )
-        self._put(
-            f"container_pressure_{resource}_waiting_seconds_total",
-            "counter",
-            f"Total time duration tasks in the container have waited due to {words} congestion.",
-            psi.some.total / _MICRO,
-        )
 
     def _network(self, interfaces: tuple[Interface, ...]) -> None:
         for interface in interfaces:
@@ -362,34 +340,16 @@ class _Writer:
                 metric = f"container_network_{name}_total"
                 self._put(metric, "counter", f"Cumulative count of {words}", value, label)
 
-    def _process(self, usage: CgroupUsage, processes: Processes | None) -> None:
-        if usage.threads is not None:
-            self._put("container_processes", "gauge", _PROCESSES, len(usage.pids))
-            self._put("container_threads", "gauge", _THREADS, usage.threads)
-            self._put("container_threads_max", "gauge", _THREADS_MAX, usage.threads_max or 0)
-        if processes is None:
-            return
-        self._put("container_file_descriptors", "gauge", _FDS, processes.fds)
-        self._put("container_sockets", "gauge", _SOCKETS, processes.sockets)
-        if processes.max_open_files is not None:
-            self._put(
-                "container_ulimits_soft",
-                "gauge",
-                _ULIMITS,
-                processes.max_open_files,
-                ',ulimit="max_open_files"',
-            )
-
     def _writable(self, fs: Filesystem) -> None:
         whole = self._snapshot.disk.containers or self._snapshot.disk.images
         label = f',device="{whole.device if whole else ""}"'
         # As cAdvisor: usage is the container's, limit and inodes are the whole file system's.
         if fs.used is not None:
-            self._put("container_fs_usage_bytes", "gauge", _FS_USAGE, fs.used, label)
+            self._put("container_fs_usage_bytes", "gauge", FS_USAGE, fs.used, label)
         if whole is None:
             return
         for name, help_text, value in (
-            ("container_fs_limit_bytes", _FS_LIMIT, whole.capacity),
+            ("container_fs_limit_bytes", FS_LIMIT, whole.capacity),
             ("container_fs_inodes_total", "Number of Inodes", whole.inodes),
             ("container_fs_inodes_free", "Number of available Inodes", whole.inodes_free),
         ):
@@ -404,84 +364,3 @@ def _io_values(io: DeviceIo) -> tuple[tuple[str, str, int], ...]:
         ("container_fs_writes_bytes_total", "Cumulative count of bytes written", io.write_bytes),
         ("container_fs_writes_total", "Cumulative count of writes completed", io.writes),
     )
-
-
-def _machine(page: Exposition, machine: MachineInfo, node: NodeUsage) -> None:
-    page.add(
-        "cadvisor_version_info",
-        "gauge",
-        "A metric with a constant '1' value labeled by kernel version, OS version, docker version, "
-        "cadvisor version & cadvisor revision.",
-        1,
-        label_text(
-            (
-                ("cadvisorRevision", ""),
-                ("cadvisorVersion", machine.version),
-                ("dockerVersion", ""),
-                ("kernelVersion", machine.kernel),
-                ("osVersion", machine.os),
-            )
-        ),
-    )
-    labels = label_text(
-        (
-            ("boot_id", machine.boot_id),
-            ("machine_id", machine.machine_id),
-            ("system_uuid", machine.system_uuid),
-        )
-    )
-    for name, help_text, value in (
-        ("machine_cpu_cores", "Number of logical CPU cores.", machine.cores),
-        ("machine_cpu_physical_cores", "Number of physical CPU cores.", machine.physical_cores),
-        ("machine_cpu_sockets", "Number of CPU sockets.", machine.sockets),
-        (
-            "machine_memory_bytes",
-            "Amount of memory installed on the machine.",
-            node.memory_capacity,
-        ),
-        (
-            "machine_swap_bytes",
-            "Amount of swap memory available on the machine.",
-            node.swap_total,
-        ),
-    ):
-        page.add(name, "gauge", help_text, value, labels)
-
-
-# In the order of `values` in `_Writer._memory`.
-_MEMORY = (
-    ("container_memory_cache", "gauge", "Number of bytes of page cache memory."),
-    ("container_memory_rss", "gauge", "Size of RSS in bytes."),
-    ("container_memory_kernel_usage", "gauge", "Size of kernel memory allocated in bytes."),
-    ("container_memory_mapped_file", "gauge", "Size of memory mapped files in bytes."),
-    ("container_memory_swap", "gauge", "Container swap usage in bytes."),
-    ("container_memory_failcnt", "counter", "Number of memory usage hits limits"),
-    (
-        "container_memory_usage_bytes",
-        "gauge",
-        "Current memory usage in bytes, including all memory regardless of when it was accessed",
-    ),
-    ("container_memory_max_usage_bytes", "gauge", "Maximum memory usage recorded in bytes"),
-    ("container_memory_working_set_bytes", "gauge", "Current working set in bytes."),
-    (
-        "container_memory_total_active_file_bytes",
-        "gauge",
-        "Current total active file in bytes.",
-    ),
-    (
-        "container_memory_total_inactive_file_bytes",
-        "gauge",
-        "Current total inactive file in bytes.",
-    ),
-)
-_LAST_SEEN = "Last time a container was seen by the exporter"
-_PROCESSES = "Number of processes running inside the container."
-_THREADS = "Number of threads running inside the container"
-_THREADS_MAX = "Maximum number of threads allowed inside the container, infinity if value is zero"
-_FDS = "Number of open file descriptors for the container."
-_SOCKETS = "Number of open sockets for the container."
-_ULIMITS = (
-    "Soft ulimit values for the container root process. Unlimited if -1, except priority and nice"
-)
-_FS_USAGE = "Number of bytes that are consumed by the container on this filesystem."
-_FS_LIMIT = "Number of bytes that can be consumed by the container on this filesystem."

@@ -69,6 +69,7 @@ class DriverReadings:
     drivers: DriverStats
     clock: WallClock
     on_abnormal: Callable[[DriverVolume, str], None] = lambda _volume, _message: None
+    on_measured: Callable[[str, float], None] = lambda _driver, _seconds: None
     _last: dict[tuple[PodUid, str], Filesystem] = field(default_factory=dict)
     _asked: set[tuple[PodUid, str]] = field(default_factory=set)
     _turns: dict[str, trio.Semaphore] = field(default_factory=dict)
@@ -106,7 +107,9 @@ class DriverReadings:
         try:
             with trio.move_on_after(_LIMIT) as waiting:
                 async with turns:
+                    began = trio.current_time()
                     fs = await self.drivers.volume_stats(volume.driver, volume.handle, volume.path)
+                self.on_measured(volume.driver, trio.current_time() - began)
                 self._take(volume, fs)
             if waiting.cancelled_caught:
                 log.warning("stats.driver_hangs", driver=volume.driver, handle=volume.handle)

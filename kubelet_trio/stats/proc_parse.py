@@ -68,6 +68,12 @@ def parse_open_files_limit(limits: str) -> int | None:
     return None
 
 
+def parse_state(stat: str) -> str:
+    """Return the letter of a process' state, from /proc/<pid>/stat; "" if there is none."""
+    # The second field, the command in parentheses, may have parentheses and blanks itself.
+    return stat.rpartition(")")[2][1:2]
+
+
 def parse_own_cgroup(text: str, version: int) -> str | None:
     """Return a process' cgroup, from /proc/<pid>/cgroup; on version 1 that of `memory`."""
     for line in text.splitlines():

@@ -18,8 +18,9 @@ import trio
 from kubelet_trio.cri import Runtime, RuntimeCallError, v1
 from kubelet_trio.model import Offload, PodUid, WallClock
 from kubelet_trio.stats import api
-from kubelet_trio.stats.cadvisor import MachineInfo, cadvisor_text
+from kubelet_trio.stats.cadvisor import cadvisor_text
 from kubelet_trio.stats.cri_usage import runtime_usage, writable_layer
+from kubelet_trio.stats.machine import MachineInfo
 from kubelet_trio.stats.read import (
     Host,
     HostReading,

@@ -7,17 +7,24 @@ cgroup or process that ends during the reading.
 from __future__ import annotations
 
 import os
+import stat
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from kubelet_trio.model import count_tree
 from kubelet_trio.stats import cgroup_parse as parse
 from kubelet_trio.stats import proc_parse
+from kubelet_trio.stats.disks import Disk, read_disks
 from kubelet_trio.stats.usage import CgroupUsage, Filesystem, Interface, Memory, Psi
 
 _DEPTH = 5  # of the pods' tree: root, QoS class, pod, container, and one of the runtime
 _MOST = 1 << 18  # bytes of one file
+# Bytes that nearly every file fits in. Python allocates them before it reads: the memory of a large
+# buffer comes from the system each time, which takes ten times as long as the reading.
+_USUAL = 1 << 11
+_NO_DIRECTORIES = 2  # links of a directory without others in it
 _MOST_FDS = 4096  # open files counted in one scrape, to bound its time
 
 
@@ -38,6 +45,7 @@ class Processes:
     fds: int = 0
     sockets: int = 0
     max_open_files: int | None = None  # the first process' soft limit; -1: unlimited
+    states: Mapping[str, int] = field(default_factory=dict)  # of the main threads, by letter
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +71,7 @@ class HostReading:
     own_cgroup: str | None = None  # the agent's
     devices: Mapping[str, str] = field(default_factory=dict)  # `major:minor` to /dev/…
     processes: Mapping[str, Processes] = field(default_factory=dict)  # by cgroup
+    disks: tuple[Disk, ...] = ()  # the node's own
 
 
 def read_host(
@@ -93,21 +102,31 @@ def read_host(
     node = _read_node(host, everything, moment)
     devices: dict[str, str] = {}
     processes: dict[str, Processes] = {}
+    disks: tuple[Disk, ...] = ()
     if everything:
         numbers = {number for usage in (node.usage, *cgroups.values()) for number in usage.io}
         devices = {number: _device_name(host, number) for number in numbers}
         processes = _read_processes(host, cgroups)
-    return HostReading(node, cgroups, own, devices, processes)
+        disks = read_disks(_read, host.proc)
+    return HostReading(node, cgroups, own, devices, processes, disks)
 
 
 def walk(host: Host, root: str, depth: int = _DEPTH) -> Iterator[str]:
     """Yield the paths of a cgroup and of those below it, parents first."""
     # On version 1 the pods' tree is the same in every hierarchy.
     base = host.mounts.get("" if host.version == 2 else "memory")
-    if base is None or not os.path.isdir(base + root):
+    if base is None:
+        return
+    try:
+        found = os.stat(base + root)
+    except OSError:
+        return
+    if not stat.S_ISDIR(found.st_mode):
         return
     yield root
-    if depth <= 1:
+    # Two links are the directory's own: then it has none below it, and its files, more than fifty,
+    # need not be listed. A file system without such counts shows one link.
+    if depth <= 1 or found.st_nlink == _NO_DIRECTORIES:
         return
     # A cgroup can be removed between its parent's listing and its own.
     try:
@@ -134,26 +153,45 @@ def read_cgroup(host: Host, path: str, everything: bool, now: float) -> CgroupUs
 
 
 def _read_into(files: dict[str, str], directory: str, names: Iterable[str]) -> None:
-    for name in names:
-        content = _read(f"{directory}/{name}")
-        if content is not None:
-            files[name] = content
+    # By the directory's descriptor: the kernel resolves the path to it once, and not for each file.
+    try:
+        descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        for name in names:
+            content = _read(name, descriptor)
+            if content is not None:
+                files[name] = content
+    finally:
+        os.close(descriptor)
 
 
-def _read(path: str) -> str | None:
+def _read(path: str, directory: int | None = None) -> str | None:
     """Return a small file's content; None if it cannot be read."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)
     except OSError:
         return None
     try:
-        # One call reads the whole file: seq_file fills the buffer (fs/seq_file.c).
-        return os.read(descriptor, _MOST).decode("utf-8", "replace")
+        content = os.read(descriptor, _USUAL)
+        if len(content) == _USUAL:
+            content += _read_rest(descriptor)
     except OSError:
         # For example ENODEV: the cgroup was removed after the open.
         return None
     finally:
         os.close(descriptor)
+    return content.decode("utf-8", "replace")
+
+
+def _read_rest(descriptor: int) -> bytes:
+    """Return what follows the first bytes of a file, up to a limit. Raises OSError."""
+    pieces, left = [], _MOST
+    while left > 0 and (piece := os.read(descriptor, left)):
+        pieces.append(piece)
+        left -= len(piece)
+    return b"".join(pieces)
 
 
 def _read_node(host: Host, everything: bool, now: float) -> NodeUsage:
@@ -161,6 +199,7 @@ def _read_node(host: Host, everything: bool, now: float) -> NodeUsage:
     info = proc_parse.parse_meminfo(_read(f"{host.proc}/meminfo") or "")
     if host.version == 2:
         usage = _with_root_sums(host, usage, info)
+    usage = _with_pressure(host, usage)
     limits = (
         _whole(_read(f"{host.proc}/sys/kernel/{name}")) for name in ("pid_max", "threads-max")
     )
@@ -186,10 +225,19 @@ def _with_root_sums(host: Host, usage: CgroupUsage, info: Mapping[str, int]) -> 
         rss=memory.rss or info.get("AnonPages", 0),
         inactive_file=memory.inactive_file or info.get("Inactive(file)", 0),
         active_file=memory.active_file or info.get("Active(file)", 0),
-        psi=_node_psi(host, "memory"),
     )
-    cpu = None if usage.cpu is None else replace(usage.cpu, psi=_node_psi(host, "cpu"))
-    return replace(usage, memory=memory, cpu=cpu, io_psi=_node_psi(host, "io"))
+    return replace(usage, memory=memory)
+
+
+def _with_pressure(host: Host, usage: CgroupUsage) -> CgroupUsage:
+    """Fill in the node's pressure, which the kernel counts whatever the version of cgroups."""
+    cpu, memory = usage.cpu, usage.memory
+    return replace(
+        usage,
+        cpu=cpu and replace(cpu, psi=_node_psi(host, "cpu")),
+        memory=memory and replace(memory, psi=_node_psi(host, "memory")),
+        io_psi=_node_psi(host, "io"),
+    )
 
 
 def _node_psi(host: Host, resource: str) -> Psi | None:
@@ -254,9 +302,11 @@ def _read_processes(host: Host, cgroups: Mapping[str, CgroupUsage]) -> dict[str,
     left, found = _MOST_FDS, {}
     for path, usage in cgroups.items():
         fds = sockets = 0
+        states: Counter[str] = Counter()
         for pid in usage.pids:
             if left <= 0:
                 break
+            states[proc_parse.parse_state(_read(f"{host.proc}/{pid}/stat") or "")] += 1
             targets = _open_files(host, pid)
             left -= len(targets)
             fds += len(targets)
@@ -264,7 +314,8 @@ def _read_processes(host: Host, cgroups: Mapping[str, CgroupUsage]) -> dict[str,
         # As cAdvisor, one limit for the cgroup: its processes usually inherit the first one's.
         if usage.pids:
             limits = _read(f"{host.proc}/{usage.pids[0]}/limits") or ""
-            found[path] = Processes(fds, sockets, proc_parse.parse_open_files_limit(limits))
+            most = proc_parse.parse_open_files_limit(limits)
+            found[path] = Processes(fds, sockets, most, states)
     return found
 
 

@@ -63,7 +63,7 @@ def _node(snapshot: Snapshot, rate: Rate, only: bool) -> api.NodeStats:
     stats = api.NodeStats(
         node_name=snapshot.node_name,
         start_time=rfc3339(node.boot_time) if node.boot_time else None,
-        system_containers=list(_system_containers(snapshot, rate)),
+        system_containers=list(_system_containers(snapshot, rate, only)),
         cpu=cpu_stats("/", node.usage, rate),
         memory=memory_stats(node.usage, node.memory_capacity),
         swap=api.SwapStats(
@@ -91,7 +91,7 @@ def _rlimit(node: NodeUsage, time: str) -> api.RlimitStats | None:
     return api.RlimitStats(time=time, maxpid=node.max_pid, curproc=node.processes)
 
 
-def _system_containers(snapshot: Snapshot, rate: Rate) -> Iterator[api.ContainerStats]:
+def _system_containers(snapshot: Snapshot, rate: Rate, only: bool) -> Iterator[api.ContainerStats]:
     reading = snapshot.reading
     named = (
         ("kubelet", reading.own_cgroup),
@@ -108,6 +108,7 @@ def _system_containers(snapshot: Snapshot, rate: Rate) -> Iterator[api.Container
                 cpu=cpu_stats(path, usage, rate),
                 memory=memory_stats(usage, capacity),
                 swap=swap_stats(usage),
+                io=None if only else io_stats(usage),
             )
 
 

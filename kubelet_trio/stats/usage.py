@@ -33,6 +33,8 @@ class Cpu:
     periods: int = 0
     throttled_periods: int = 0
     throttled: int = 0  # ns
+    burst_periods: int = 0
+    burst: int = 0  # ns
     shares: int | None = None  # as version 1 counts them
     quota: int | None = None  # µs per period; None: no limit
     period: int = 100_000  # µs

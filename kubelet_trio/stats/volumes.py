@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 import trio
 
-from kubelet_trio.model import Bell, Offload, PodUid, WallClock, get_logger, read_regular
+from kubelet_trio.model import Bell, Meter, Offload, PodUid, WallClock, get_logger, read_regular
 from kubelet_trio.stats.driver_volumes import (
     DriverReadings,
     DriverStats,
@@ -50,6 +50,7 @@ class MeasuredVolumes:
 
     found: Mapping[str, Filesystem] = field(default_factory=dict)
     of_drivers: tuple[DriverVolume, ...] = ()
+    took: tuple[tuple[str, float], ...] = ()  # source and seconds of each measurement
 
 
 async def own_names(pod: PodSubject) -> Mapping[str, str]:
@@ -74,6 +75,7 @@ class VolumeUsage:
     names: Callable[[PodSubject], Awaitable[Mapping[str, str]]] = own_names
     drivers: DriverStats = field(default_factory=NoDriverStats)
     on_abnormal: Callable[[DriverVolume, str], None] = lambda _volume, _message: None
+    meter: Meter = field(default_factory=Meter)
     _known: dict[PodUid, tuple[float, Mapping[str, Filesystem]]] = field(default_factory=dict)
     _due: dict[PodUid, PodSubject] = field(default_factory=dict)
     _in_threads: set[PodUid] = field(default_factory=set)
@@ -82,7 +84,9 @@ class VolumeUsage:
     _readings: DriverReadings = field(init=False)
 
     def __post_init__(self) -> None:
-        self._readings = DriverReadings(self.drivers, self.clock, self.on_abnormal)
+        self._readings = DriverReadings(
+            self.drivers, self.clock, self.on_abnormal, self._observe_duration
+        )
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Measure requested pods until cancelled; ready at once."""
@@ -125,9 +129,15 @@ class VolumeUsage:
             return ()
         else:
             self._known[pod.uid] = (trio.current_time(), measured.found)
+            for source, took in measured.took:
+                self._observe_duration(source, took)
             return measured.of_drivers
         finally:
             self._due.pop(pod.uid, None)
+
+    def _observe_duration(self, source: str, took: float) -> None:
+        name = "kubelet_volume_metric_collection_duration_seconds"
+        self.meter.observe(name, took, (source,))
 
     def _measure(
         self, pod: PodSubject, names: Mapping[str, str], now: float, measuring: frozenset[str]
@@ -180,13 +190,14 @@ def measure_volumes(
     """
     pod_dir = f"{root_dir}/pods/{pod.uid}"
     found: dict[str, Filesystem] = {}
+    took: list[tuple[str, float]] = []
     asked: list[DriverVolume] = []
     end = time.monotonic() + _POD_LIMIT
     for plugin, volume, path in _paths(f"{pod_dir}/volumes", names):
         driver, handle = _csi_volume(f"{path}/vol_data.json") if plugin == _CSI else ("", "")
         if driver in measuring:
             asked.append(DriverVolume(pod.uid, names[volume], driver, handle, f"{path}/mount"))
-        elif (measured := _measure(path, plugin == _CSI, now, end)) is not None:
+        elif (measured := _measure(path, plugin == _CSI, now, end, took)) is not None:
             found[names[volume]] = measured
     for plugin, volume, path in _paths(f"{pod_dir}/volumeDevices", names):
         data = f"{root_dir}/plugins/kubernetes.io/csi/volumeDevices/{volume}/data/vol_data.json"
@@ -195,9 +206,9 @@ def measure_volumes(
             published = f"{root_dir}/plugins/kubernetes.io/csi/volumeDevices/publish/{volume}"
             device = f"{published}/{pod.uid}"
             asked.append(DriverVolume(pod.uid, names[volume], driver, handle, device))
-        elif (measured := _measure_device(path, now)) is not None:
+        elif (measured := _measure_device(path, now, took)) is not None:
             found[names[volume]] = measured
-    return MeasuredVolumes(found, tuple(asked))
+    return MeasuredVolumes(found, tuple(asked), tuple(took))
 
 
 def _paths(base: str, names: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
@@ -216,8 +227,9 @@ def _csi_volume(path: str) -> tuple[str, str]:
     return data.get("driverName", ""), data.get("volumeHandle", "")
 
 
-def _measure_device(path: str, now: float) -> Filesystem | None:
+def _measure_device(path: str, now: float, took: list[tuple[str, float]]) -> Filesystem | None:
     """Return the capacity of a block device (metricsBlock in pkg/volume); None if it is none."""
+    began = time.perf_counter()
     # Its size is in sysfs: to open a device can hang, and can have side effects.
     try:
         found = os.stat(path)
@@ -227,10 +239,14 @@ def _measure_device(path: str, now: float) -> Filesystem | None:
         sectors = int(_read_text(f"/sys/dev/block/{number}/size"))
     except (OSError, ValueError):
         return None
+    took.append(("block", time.perf_counter() - began))
     return Filesystem(now, capacity=sectors * _SECTOR)
 
 
-def _measure(path: str, is_csi: bool, now: float, end: float) -> Filesystem | None:
+def _measure(
+    path: str, is_csi: bool, now: float, end: float, took: list[tuple[str, float]]
+) -> Filesystem | None:
+    began = time.perf_counter()
     # CSI mounts one level below the volume's directory. In other volumes a directory `mount` is the
     # container's own.
     inner = f"{path}/mount"
@@ -239,10 +255,12 @@ def _measure(path: str, is_csi: bool, now: float, end: float) -> Filesystem | No
     # As upstream (NewMetricsStatFS, NewMetricsDu in pkg/volume): a mount point counts by its
     # filesystem, other volumes file by file.
     if whole is None or os.path.ismount(path):
+        took.append(("statfs", time.perf_counter() - began))
         return whole
     end = min(end, time.monotonic() + _WALK_LIMIT)
     size = disk_usage(path, lambda: time.monotonic() > end)
     used, inodes = size if size is not None else (None, None)
+    took.append(("du", time.perf_counter() - began))
     return replace(whole, used=used, inodes_used=inodes)
 
 

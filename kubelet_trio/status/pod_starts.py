@@ -33,6 +33,7 @@ class PodStarts:
     clock: WallClock
     _seen: dict[PodUid, float] = field(default_factory=dict)  # trio time; until it runs
     _known: set[PodUid] = field(default_factory=set)
+    _has_network: bool = False  # whether a pod with a network of its own has started
     _pending: set[PodUid] = field(default_factory=set)  # published, and not running yet
 
     def wanted(self, pods: Mapping[PodUid, Pod]) -> None:
@@ -77,6 +78,9 @@ class PodStarts:
         # The SLI excludes image pulls and init containers (pod_startup_latency_tracker.go).
         own = max(total - pulled - _init_seconds(status), 0.0)
         self.meter.observe("kubelet_pod_start_sli_duration_seconds", own, (), STARTS)
+        if not (self._has_network or spec(pod).hostNetwork):
+            self._has_network = True
+            self.meter.set("kubelet_first_network_pod_start_sli_duration_seconds", own)
 
     def _forget(self, uid: PodUid) -> None:
         self._seen.pop(uid, None)

@@ -72,7 +72,7 @@ from kubelet_trio.volumes.spec import (
 )
 from kubelet_trio.volumes.spec_reader import SpecReader
 from kubelet_trio.volumes.sub_path import read_inside
-from kubelet_trio.volumes.teardown import plugin_directories, tear_down
+from kubelet_trio.volumes.teardown import count_volumes, plugin_directories, tear_down
 from kubelet_trio.volumes.unused import UnusedVolumes
 from kubelet_trio.volumes.used import names_used_late, used_volumes
 
@@ -422,6 +422,10 @@ class VolumeManager:
     async def pods_on_disk(self) -> frozenset[PodUid]:
         """Return the pods that have a directory, orphans included."""
         return await self._offload(self._directory.pods)
+
+    async def volumes_on_disk(self) -> tuple[int, int]:
+        """Return the number of volumes in pods' directories, and of those that are unreadable."""
+        return await self._offload(count_volumes, self._pods_dir)
 
     def _tear_down(self, pod_dir: Path) -> tuple[frozenset[str], VolumeError | None]:
         """Tear down the volumes of quick kinds; return the plugins of other kinds on disk."""

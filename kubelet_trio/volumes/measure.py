@@ -14,12 +14,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+import trio
+
 from kubelet_trio.model import STORAGE, Meter, PodUid
 from kubelet_trio.objects import ObjectError, csi_driver_key
 from kubelet_trio.volumes.layout import PLUGINS
 from kubelet_trio.volumes.spec import VolumeSpec
 
 _DURATION = "storage_operation_duration_seconds"
+_OVERALL = "volume_operation_total_seconds"
 
 
 @dataclass(slots=True)
@@ -40,10 +43,13 @@ class VolumeMeter:
     meter: Meter
     _desired: dict[PodUid, tuple[str, ...]] = field(default_factory=dict)  # plugin names
     _set_up: dict[PodUid, tuple[str, ...]] = field(default_factory=dict)
+    _desired_at: dict[PodUid, float] = field(default_factory=dict)  # until they are set up
 
     def note_desired(self, uid: PodUid, kinds: Iterable[str]) -> None:
         """Replace the kinds of volumes, or names of plugins, that a pod shall have."""
         names = map(_plugin, kinds)
+        if uid not in self._desired:
+            self._desired_at[uid] = trio.current_time()
         self._desired[uid] = tuple(name for name in names if "/" in name)  # else a claim
 
     def note_mounted(
@@ -57,6 +63,12 @@ class VolumeMeter:
                 done.append(_plugin(row.kind))
         if done and is_first:
             self._set_up[uid] = tuple(done)
+        since = self._desired_at.pop(uid, None) if done and is_first else None
+        if since is not None:
+            # GenerateMountVolumeFunc: from the wish to the mount, failed attempts included.
+            took = trio.current_time() - since
+            for plugin in done:
+                self.meter.observe(_OVERALL, took, ("overall_volume_mount", plugin), STORAGE)
 
     @contextmanager
     def unmounting(self, uid: PodUid) -> Iterator[None]:
@@ -72,6 +84,7 @@ class VolumeMeter:
             if row.is_done:
                 self._set_up.pop(uid, None)
                 self._desired.pop(uid, None)
+                self._desired_at.pop(uid, None)
 
     @contextmanager
     def operation(self, name: str, plugin: str) -> Iterator[None]:

@@ -39,6 +39,28 @@ def plugin_directories(pod_dir: Path) -> frozenset[str]:
     return frozenset(found)
 
 
+def count_volumes(pods_dir: Path) -> tuple[int, int]:
+    """Return the number of volumes in pods' directories, and of directories that are unreadable."""
+    found = unreadable = 0
+    pods = _names(pods_dir) or ()
+    for base in (f(pods_dir / pod) for pod in pods for f in (volumes_dir, devices_dir)):
+        for plugin in _names(base) or ():
+            names = _names(base / plugin)
+            found += len(names or ())
+            unreadable += names is None
+    return found, unreadable
+
+
+def _names(directory: Path) -> list[str] | None:
+    """Return the names in a directory, none if there is none; None if it is unreadable."""
+    try:
+        return [entry.name for entry in directory.iterdir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError:
+        return None
+
+
 def tear_down(pod_dir: Path, mounter: Mounter, others: frozenset[str] = frozenset()) -> None:
     """Unmount and remove all volumes of a pod. Idempotent.
 

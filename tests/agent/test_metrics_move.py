@@ -291,8 +291,10 @@ async def what_waits_and_runs_meanwhile(base: Path) -> tuple[Totals, Totals]:
 
 async def what_the_api_server_is_asked(base: Path) -> tuple[Totals, Totals]:
     missing = b'{"kind":"Status","code":404,"reason":"NotFound"}'
-    answer = b"HTTP/1.1 404 Not Found\r\nContent-Length: %d\r\n\r\n%s" % (len(missing), missing)
-    async with serving(answer) as server:
+    gone = b"HTTP/1.1 404 Not Found\r\nContent-Length: %d\r\n\r\n%s" % (len(missing), missing)
+    busy = b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 0\r\nContent-Length: 0\r\n\r\n"
+    answers = iter((busy, gone))
+    async with serving(lambda _head: next(answers)) as server:
         address = f"http://127.0.0.1:{server.port}"
         config = {
             "current-context": "c",
@@ -398,6 +400,9 @@ SCENARIOS: Mapping[Scenario, tuple[str, ...]] = {
         "kubelet_containers_per_pod_count",
         "kubelet_desired_pods",
         "kubelet_evented_pleg_connection_success_count",
+        "kubelet_metrics_provider",
+        "kubelet_node_startup_duration_seconds",
+        "kubelet_node_startup_pre_kubelet_duration_seconds",
         "kubelet_image_manager_ensure_image_requests_total",
         "kubelet_image_pull_duration_seconds",
         "kubelet_mirror_pods",
@@ -421,7 +426,9 @@ SCENARIOS: Mapping[Scenario, tuple[str, ...]] = {
         "kubelet_trio_tasks",
         "kubelet_working_pods",
         "kubernetes_build_info",
+        "go_goroutines",
         "process_cpu_seconds_total",
+        "process_virtual_memory_max_bytes",
         "process_max_fds",
         "process_open_fds",
         "process_resident_memory_bytes",
@@ -443,6 +450,7 @@ SCENARIOS: Mapping[Scenario, tuple[str, ...]] = {
         "prober_probe_duration_seconds",
         "prober_probe_total",
         "storage_operation_duration_seconds",
+        "volume_operation_total_seconds",
         "volume_manager_total_volumes",
     ),
     a_node_without_memory: ("kubelet_evictions", "kubelet_eviction_stats_age_seconds"),
@@ -480,6 +488,7 @@ SCENARIOS: Mapping[Scenario, tuple[str, ...]] = {
     directories_that_nobody_wants: (
         "kubelet_orphan_pod_cleaned_volumes",
         "kubelet_orphan_pod_cleaned_volumes_errors",
+        "reconstruct_volume_operations_total",
     ),
     a_container_that_ends: ("kubelet_terminated_containers_total",),
     a_hook_that_is_cut_short: ("kubelet_sleep_action_terminated_early_total",),
@@ -504,7 +513,10 @@ REAL: Mapping[Scenario, tuple[str, ...]] = {
     what_the_api_server_is_asked: (
         "rest_client_rate_limiter_duration_seconds",
         "rest_client_request_duration_seconds",
+        "rest_client_request_retries_total",
+        "rest_client_request_size_bytes",
         "rest_client_requests_total",
+        "rest_client_response_size_bytes",
     ),
     what_the_kubelet_api_is_asked: (
         "kubelet_http_inflight_requests",
@@ -517,9 +529,23 @@ REAL: Mapping[Scenario, tuple[str, ...]] = {
         "kubelet_trio_worker_threads",
     ),
 }
+# What tests/node/test_startup.py measures.
+STARTUP = {n for n in FAMILIES if n.startswith("kubelet_node_startup_")}
 # What tests/node/test_certificates.py lets happen to certificates.
 CERTIFICATES = {n for n in FAMILIES if "_certificate_manager_" in n or "_expiration_renew_" in n}
 ELSEWHERE = {
+    "kubelet_credential_provider_config_info": "tests/credentials/test_plugins.py",
+    "kubelet_evented_pleg_connection_latency_seconds": "tests/pleg/test_exits_are_known.py",
+    "kubelet_first_network_pod_start_sli_duration_seconds": "tests/status/test_pod_starts.py",
+    "kubelet_imagemanager_image_mustpull_checks_total": "tests/credentials/test_image_access.py",
+    "kubelet_imagemanager_ondisk_pulledrecords": "tests/credentials/test_image_access.py",
+    "kubelet_imagemanager_ondisk_pullintents": "tests/credentials/test_image_access.py",
+    "kubelet_pleg_pod_relist_duration_seconds": "tests/pleg/test_exits_are_known.py",
+    "kubelet_volume_metric_collection_duration_seconds": "tests/stats/test_volumes.py",
+    "kubernetes_feature_enabled": "tests/agent/test_metrics.py",
+    "process_network_receive_bytes_total": "tests/stats/test_process.py",
+    "process_network_transmit_bytes_total": "tests/stats/test_process.py",
+    "reconstruct_volume_operations_errors_total": "tests/volumes/test_unmount.py",
     "plugin_manager_total_plugins": "tests/agent/test_plugins.py",
     "kubelet_pod_resources_endpoint_errors_get": "tests/agent/test_node_sockets.py",
     "kubelet_pod_resources_endpoint_requests_get": "tests/agent/test_node_sockets.py",
@@ -569,7 +595,7 @@ async def test_what_really_happens_moves_the_figures(scenario: Scenario, tmp_pat
 
 def test_every_family_is_moved_by_something() -> None:
     shown = {n for names in (*SCENARIOS.values(), *REAL.values()) for n in names}
-    assert shown | set(ELSEWHERE) | CERTIFICATES == set(FAMILIES)
+    assert shown | set(ELSEWHERE) | CERTIFICATES | STARTUP == set(FAMILIES)
     root = Path(__file__).parents[2]
     for name, file in ELSEWHERE.items():
         assert name in (root / file).read_text("utf-8")

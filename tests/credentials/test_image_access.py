@@ -18,6 +18,7 @@ from kubelet_trio.credentials.pulled import file_name
 from kubelet_trio.cri import ImagePullError, v1
 from kubelet_trio.model import (
     EventType,
+    Meter,
     ObjectRef,
     SystemClock,
     inline_offload,
@@ -56,7 +57,10 @@ class Node:
 
     def restart(self) -> None:
         verification = PullVerification(self.policy)
-        self.access = ImageAccess(self.root, self.runtime, inline_offload, self.clock, verification)
+        self.meter = Meter()
+        self.access = ImageAccess(
+            self.root, self.runtime, inline_offload, self.clock, verification, self.meter
+        )
         self.puller = ImagePuller(
             self.runtime, self, self.clock, objects=self.objects, access=self.access
         )
@@ -320,3 +324,22 @@ async def test_a_registry_that_is_away_is_no_leave(node: Node) -> None:
     with pytest.raises(ImageError, match="connection refused"):
         await node.ensure()
     assert await node.ensure("one") == 0
+
+
+async def test_checks_and_files_are_counted_under_the_go_kubelets_names(node: Node) -> None:
+    node.hold(secret("one", "a"), secret("wrong", "b"))
+    await node.ensure("one")
+    await node.ensure("one")
+    with pytest.raises(ImageError):
+        await node.ensure("wrong")
+    checks = dict(node.meter.counters("kubelet_imagemanager_image_mustpull_checks_total"))
+    assert checks == {("credentialRecordFound",): 1, ("mustAuthenticate",): 1}
+    assert dict(node.meter.gauges("kubelet_imagemanager_ondisk_pulledrecords")) == {(): 1}
+    assert dict(node.meter.gauges("kubelet_imagemanager_ondisk_pullintents")) == {(): 0}
+
+
+async def test_an_image_that_came_with_the_node_is_exempt_and_counted(node: Node) -> None:
+    node.runtime.images.present.add(IMAGE)
+    await node.ensure()
+    checks = node.meter.counters("kubelet_imagemanager_image_mustpull_checks_total")
+    assert dict(checks) == {("credentialPolicyAllowed",): 1}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from kubelet_trio.credentials import (
     TokenAttributes,
     load_providers,
     make_plugins,
+    providers_hash,
 )
 from kubelet_trio.model import Meter
 
@@ -148,6 +150,12 @@ def test_the_configuration_is_read_from_a_file_or_a_directory(tmp_path: Path) ->
     wanted = Provider("provider", ("*.example",), 5400.0, API, (), (("A", "b"),), tokens)
     assert load_providers(tmp_path / "10.yaml") == (wanted,)
     assert [p.name for p in load_providers(tmp_path)] == ["provider", "other"]
+    # The label of kubelet_credential_provider_config_info.
+    before = providers_hash(tmp_path)
+    assert re.fullmatch("sha256:[0-9a-f]{64}", before)
+    with (tmp_path / "10.yaml").open("a") as file:
+        file.write("# a remark\n")
+    assert providers_hash(tmp_path) != before
 
 
 @pytest.mark.parametrize(

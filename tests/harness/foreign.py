@@ -276,6 +276,7 @@ ALLOWED: dict[str, str] = {
         "volumes/teardown.py::_remove_if_empty Path.is_dir, Path.iterdir",
         "volumes/teardown.py::unmount_foreign Path.exists",
         "volumes/teardown.py::plugin_directories Path.iterdir",
+        "volumes/teardown.py::_names Path.iterdir",
         "volumes/teardown.py::tear_down Path.is_dir",
     ),
     **_all(

@@ -342,6 +342,10 @@ async def test_every_attempt_is_told(autojump_clock: MockClock) -> None:
         ("GET", "kube.example:8080", "404"),
     ]
     assert told[0].seconds == pytest.approx(1)
+    assert [e.is_retry for e in told] == [False, True, False]
+    assert [e.sent for e in told] == [0, 0, 0]
+    assert told[0].received is None
+    assert all((e.received or 0) > 10 for e in told[1:])
 
 
 async def watched(

@@ -151,6 +151,12 @@ async def test_a_sandbox_that_dies_is_known_at_once_from_events(autojump_clock: 
         sandbox_id, _ = await run_pod(runtime)
         await trio.sleep(5)
         assert node.pleg.cache.get(WEB).sandboxes[0].ready
+        for name in (
+            "kubelet_evented_pleg_connection_latency_seconds",
+            "kubelet_pleg_pod_relist_duration_seconds",
+        ):
+            [(_, took)] = node.meter.histograms(name)
+            assert took.count > 0
         node.wakes.clear()
         runtime.kill_sandbox(sandbox_id)
         await trio.sleep(0.1)

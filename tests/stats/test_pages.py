@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from kubelet_trio.stats import (
     PodSubject,
 )
 from kubelet_trio.stats.cadvisor import cadvisor_text
+from kubelet_trio.stats.disks import parse_diskstats, visible_mounts
 from kubelet_trio.stats.read import read_host, read_networks
 from kubelet_trio.stats.resource import resource_text
 from kubelet_trio.stats.subjects import Places, find_places
@@ -169,7 +172,19 @@ def test_the_nodes_part(snapshot: Snapshot) -> None:
     assert memory["availableBytes"] == 16000000 * 1024 - memory["workingSetBytes"]
 
 
-def test_pressure_is_there_on_version_2_alone(snapshot: Snapshot) -> None:
+def test_the_nodes_pressure_is_there_on_either_version(snapshot: Snapshot) -> None:
+    node = summary(snapshot)["node"]
+    for part in ("cpu", "memory", "io"):
+        assert node[part]["psi"]["some"]["total"] == 123456
+
+
+def test_system_containers_tell_of_their_pressure(snapshot: Snapshot) -> None:
+    kubelet = summary(snapshot)["node"]["systemContainers"][0]
+    assert ("io" in kubelet) == ("kubepods.slice" in snapshot.pods_root)
+    assert "io" not in summary(snapshot, only=True)["node"]["systemContainers"][0]
+
+
+def test_pods_pressure_is_there_on_version_2_alone(snapshot: Snapshot) -> None:
     (pod,) = summary(snapshot)["pods"]
     psi = pod["cpu"].get("psi")
     if "kubepods.slice" not in snapshot.pods_root:
@@ -257,6 +272,10 @@ def test_metrics_cadvisor(snapshot: Snapshot) -> None:
     assert (used.labels["device"], used.value) == ("/dev/sdc", 70)
     (throttled,) = of(page, "container_cpu_cfs_throttled_seconds_total", container="web")
     assert throttled.value == 0.25
+    (burst,) = of(page, "container_cpu_cfs_burst_periods_total", container="web")
+    assert burst.value == 3
+    (burst,) = of(page, "container_cpu_cfs_burst_seconds_total", container="web")
+    assert burst.value == 0.125
     assert of(page, "container_spec_memory_limit_bytes", container="web")[0].value == 134217728
     assert of(page, "container_spec_cpu_quota", container="web")[0].value == 50000
     assert of(page, "container_oom_events_total", container="web")[0].value == 1
@@ -288,8 +307,77 @@ PRESSURE_NAMES = frozenset(
 def test_the_names_are_cadvisors(snapshot: Snapshot) -> None:
     lines = cadvisor_text(snapshot, MachineInfo()).splitlines()
     names = {line.split()[2] for line in lines if line.startswith("# TYPE")}
-    has_pressure = "kubepods.slice" in snapshot.pods_root
-    assert names == CADVISOR_NAMES | (PRESSURE_NAMES if has_pressure else frozenset())
+    assert names == CADVISOR_NAMES | PRESSURE_NAMES
+
+
+def test_every_family_of_a_go_kubelet_is_there_with_its_labels(snapshot: Snapshot) -> None:
+    file = Path(__file__).parents[1] / "golden/data/metrics.json"
+    recorded = json.loads(file.read_text())["metrics_cadvisor"]
+    labels: dict[str, list[str]] = {}
+    for line in cadvisor_text(snapshot, MachineInfo()).splitlines():
+        name, _, rest = line.partition("{")
+        labels[name.partition(" ")[0]] = sorted(re.findall(r'(\w+)="', rest))
+    assert {name: labels[name] for name in recorded} == recorded
+
+
+def test_the_nodes_own_disks(snapshot: Snapshot) -> None:
+    page = samples(cadvisor_text(snapshot, MachineInfo()))
+    own = {"id": "/", "device": "/dev/sda1"}
+    for name, value in (
+        ("reads_total", 90),
+        ("reads_merged_total", 8),
+        ("sector_reads_total", 700),
+        ("read_seconds_total", 0.06),
+        ("writes_total", 50),
+        ("sector_writes_total", 300),
+        ("write_seconds_total", 0.02),
+        ("io_current", 1),
+        ("io_time_seconds_total", 0.065),
+        ("io_time_weighted_seconds_total", 0.08),
+    ):
+        [sample] = of(page, f"container_fs_{name}", **own)
+        assert sample.value == value, name
+    [size] = of(page, "container_fs_limit_bytes", **own)
+    assert size.value > 0
+
+
+def test_the_states_of_a_containers_processes(snapshot: Snapshot) -> None:
+    page = samples(cadvisor_text(snapshot, MachineInfo()))
+    states = of(page, "container_tasks_state", container="web")
+    assert {s.labels["state"]: s.value for s in states} == {
+        "sleeping": 1,
+        "running": 1,
+        "stopped": 0,
+        "uninterruptible": 0,
+        "iowaiting": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("mounts", "shown"),
+    [
+        ("1 0 8:1 / / rw - ext4 /dev/sda1 rw", {"/dev/sda1": "/"}),
+        ("1 0 8:1 / / rw - overlay overlay rw", {}),
+        ("1 0 0:9 / /mnt rw - fuse.sshfs host: rw", {}),
+        ("1 0 8:2 / /a\\040b rw - xfs /dev/sdb rw", {"/dev/sdb": "/a b"}),
+        # Hidden by a file server at the same place, or above it: seen at another one, or not.
+        ("1 0 8:2 / /data rw - xfs /dev/sdb rw\n2 1 0:9 / /data rw - nfs4 host:/ rw", {}),
+        (
+            "1 0 8:2 / /data/x rw - xfs /dev/sdb rw\n2 1 0:9 / /data rw - nfs4 host:/ rw\n"
+            "3 1 8:2 /sub /pod rw - xfs /dev/sdb rw",
+            {"/dev/sdb": "/pod"},
+        ),
+        ("nonsense\n\n1 2 - ext4 /dev/sda1", {}),
+    ],
+)
+def test_only_disks_that_can_be_seen_are_measured(mounts: str, shown: dict[str, str]) -> None:
+    assert visible_mounts(mounts) == shown
+
+
+def test_statistics_of_disks_bear_other_lines() -> None:
+    assert parse_diskstats("") == parse_diskstats("8 0 sda 1 2") == {}
+    assert parse_diskstats("8 0 sda 1 2 3 x 5 6 7 8 9 10 11\n") == {}
+    assert parse_diskstats(trees.DISKS)["sda"].io_seconds == 0.65
 
 
 def test_what_labels_hold_is_escaped() -> None:

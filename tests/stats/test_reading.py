@@ -28,6 +28,8 @@ CPU = Cpu(
     periods=40,
     throttled_periods=4,
     throttled=250_000_000,
+    burst_periods=3,
+    burst=125_000_000,
     quota=50_000,
 )
 MEMORY = Memory(

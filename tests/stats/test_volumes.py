@@ -120,6 +120,25 @@ def test_a_claims_volume_is_found_by_the_name_of_its_persistent_volume(tmp_path:
     assert set(volumes.measure_volumes(str(tmp_path), pod, names, 1.0).found) == {"data", "tmp"}
 
 
+async def test_how_long_measuring_takes_is_told_by_its_source(
+    clock: MockClock, tmp_path: Path
+) -> None:
+    (tmp_path / f"pods/{WELL}/volumes/kubernetes.io~empty-dir/data").mkdir(parents=True)
+    usage = VolumeUsage(str(tmp_path), inline_offload, TrioClock(), names=every_name)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(usage.run)
+        await measured(usage, [subject(WELL)], WELL, within=60)
+        nursery.cancel_scope.cancel()
+    name = "kubelet_volume_metric_collection_duration_seconds"
+    [(labels, took)] = usage.meter.histograms(name)
+    assert (labels, took.count) == (("du",), 1)
+
+
+async def every_name(pod: PodSubject) -> Mapping[str, str]:
+    await trio.lowlevel.checkpoint()
+    return {name: name for name in pod.volumes}
+
+
 async def test_names_that_do_not_come_do_not_stop_the_measuring(
     disk: Disk, autojump_clock: MockClock, tmp_path: Path
 ) -> None:

@@ -25,7 +25,7 @@ PRESSURE = (
 V2 = {
     "cpu.stat": (
         "usage_usec 2500000\nuser_usec 2000000\nsystem_usec 500000\n"
-        "nr_periods 40\nnr_throttled 4\nthrottled_usec 250000\nnr_bursts 0\nburst_usec 0\n"
+        "nr_periods 40\nnr_throttled 4\nthrottled_usec 250000\nnr_bursts 3\nburst_usec 125000\n"
     ),
     "cpu.max": "50000 100000\n",
     "cpu.weight": "20\n",
@@ -56,7 +56,8 @@ V1: Mapping[str, Mapping[str, str]] = {
         "cpuacct.stat": "user 200\nsystem 50\n",
     },
     "cpu": {
-        "cpu.stat": "nr_periods 40\nnr_throttled 4\nthrottled_time 250000000\n",
+        "cpu.stat": "nr_periods 40\nnr_throttled 4\nthrottled_time 250000000\n"
+        "nr_bursts 3\nburst_time 125000000\n",
         "cpu.shares": "512\n",
         "cpu.cfs_quota_us": "50000\n",
         "cpu.cfs_period_us": "100000\n",
@@ -108,6 +109,16 @@ Inter-|   Receive                                                |  Transmit
 """
 
 
+MOUNTS = """\
+21 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
+22 21 0:5 / /proc rw - proc proc rw
+"""
+DISKS = """\
+   8       0 sda 900 80 7000 600 500 40 3000 200 1 650 800 0 0 0 0 0 0
+   8       1 sda1 90 8 700 60 50 4 300 20 1 65 80 0 0 0 0 0 0
+"""
+
+
 def write_v2(base: Path, *cgroups: str) -> Host:
     """Write a host on version 2 with these cgroups; return it."""
     root = base / "cgroup"
@@ -141,6 +152,10 @@ def _proc(base: Path) -> Path:
             "stat": "cpu 1 2 3\nbtime 1700000000\n",
             "sys/kernel/pid_max": "4194304\n",
             "sys/kernel/threads-max": "126000\n",
+            "self/mountinfo": MOUNTS,
+            "diskstats": DISKS,
+            "101/stat": "101 (web) server) S 1 101 101 0\n",
+            "102/stat": "102 (worker) R 1 101 101 0\n",
             "pressure/cpu": PRESSURE,
             "pressure/memory": PRESSURE,
             "pressure/io": PRESSURE,

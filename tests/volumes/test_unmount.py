@@ -163,3 +163,16 @@ def test_a_bind_mount_of_the_same_file_system_is_never_entered(
     with pytest.raises(OSError, match="busy"):
         remove_tree(root)
     assert (precious / "data").exists()
+
+
+async def test_volumes_on_disk_are_counted_and_unreadable_places_too(
+    volumes: VolumeManager, tmp_path: Path
+) -> None:
+    """For reconstruct_volume_operations_total and reconstruct_volume_operations_errors_total."""
+    assert await volumes.volumes_on_disk() == (0, 0)
+    await set_up(volumes)
+    assert await volumes.volumes_on_disk() == (2, 0)
+    plugin = place(tmp_path, "x" * 20)
+    plugin.parent.parent.mkdir(parents=True, exist_ok=True)
+    plugin.parent.symlink_to(plugin.parent)  # ELOOP
+    assert await volumes.volumes_on_disk() == (2, 1)

@@ -33,16 +33,28 @@ class OrphanDirectories:
     services: PodServices
     registry: PodRegistry
     _problems: dict[PodUid, str] = field(default_factory=dict)  # as last logged
+    _has_counted: bool = False
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Sweep until cancelled, once it is known which pods are wanted and which exist."""
         task_status.started()
+        if not self._has_counted:
+            with housekeeping_round("volumes on disk"):
+                await self._count_volumes()
         await self.services.observer.wait_synced()
         await self.registry.wait_complete()
         while True:
             with housekeeping_round("pod directories"):
                 await self.sweep()
             await trio.sleep(_PERIOD)
+
+    async def _count_volumes(self) -> None:
+        """Count what an earlier agent has left: upstream's volume reconstruction (KEP-3756)."""
+        found, unreadable = await self.services.volumes.volumes_on_disk()
+        self._has_counted = True
+        meter = self.services.meter
+        meter.count("reconstruct_volume_operations_total", by=found + unreadable)
+        meter.count("reconstruct_volume_operations_errors_total", by=unreadable)
 
     async def sweep(self) -> None:
         """Reclaim every orphaned directory that can be reclaimed."""

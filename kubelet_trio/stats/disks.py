@@ -1,0 +1,108 @@
+"""The node's own disks: their space and I/O, for `/metrics/cadvisor`.
+
+Only disks with a file system of the kernel's own. statvfs(3) on one of FUSE or of a file server can
+hang, and a hidden mount point shows another file system: both are left out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+_LOCAL = re.compile(r" - (?:ext[234]|xfs|btrfs) (/dev/\S+)", re.ASCII)
+_MOST = 64  # disks
+
+
+@dataclass(frozen=True, slots=True)
+class DiskIo:
+    """Counts of one device since the boot; seconds are floats (diskstats in iostats.rst)."""
+
+    reads: int
+    reads_merged: int
+    sectors_read: int
+    read_seconds: float
+    writes: int
+    writes_merged: int
+    sectors_written: int
+    write_seconds: float
+    in_flight: int
+    io_seconds: float
+    weighted_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """A device with a mounted file system."""
+
+    device: str
+    capacity: int  # bytes
+    used: int  # bytes
+    inodes: int
+    inodes_free: int
+    io: DiskIo | None = None
+
+
+def visible_mounts(mountinfo: str) -> dict[str, str]:
+    """Return a mount point that shows the file system of each local device, by device."""
+    lines = mountinfo.splitlines()
+    points = [line.split(" ", 5)[4] if line.count(" ") > 5 else "" for line in lines]
+    found: dict[str, str] = {}
+    for number, line in enumerate(lines):
+        match = _LOCAL.search(line)
+        if match is None or match[1] in found or len(found) >= _MOST:
+            continue
+        point = points[number]
+        # Whatever is mounted later at the point, or above it, hides it.
+        if point and not any(_is_within(point, later) for later in points[number + 1 :]):
+            found[match[1]] = _unescaped(point)
+    return found
+
+
+def _is_within(path: str, other: str) -> bool:
+    return bool(other) and (path == other or path.startswith(other.rstrip("/") + "/"))
+
+
+def _unescaped(path: str) -> str:
+    # mangle() in fs/proc_namespace.c: blanks and backslashes are in octal.
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), path)
+
+
+def parse_diskstats(text: str) -> dict[str, DiskIo]:
+    """Return /proc/diskstats by the devices' names."""
+    found = {}
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) < 14 or not all(word.isdecimal() for word in words[3:14]):
+            continue
+        n = [int(word) for word in words[3:14]]
+        found[words[2]] = DiskIo(
+            *n[:3], n[3] / 1000, *n[4:7], n[7] / 1000, n[8], n[9] / 1000, n[10] / 1000
+        )
+    return found
+
+
+def read_disks(read: Callable[[str], str | None], proc: str) -> tuple[Disk, ...]:
+    """Return the node's disks, in the order of their names. Blocks."""
+    mounts = visible_mounts(read(f"{proc}/self/mountinfo") or "")
+    stats = parse_diskstats(read(f"{proc}/diskstats") or "") if mounts else {}
+    return tuple(_disks(mounts, stats))
+
+
+def _disks(mounts: dict[str, str], stats: dict[str, DiskIo]) -> Iterator[Disk]:
+    for device, point in sorted(mounts.items()):
+        try:
+            space = os.statvfs(point)
+            # /dev/mapper/… and the like are links to what the kernel calls the device.
+            name = os.path.basename(os.path.realpath(device))
+        except OSError:
+            continue
+        yield Disk(
+            device,
+            space.f_blocks * space.f_frsize,
+            (space.f_blocks - space.f_bfree) * space.f_frsize,
+            space.f_files,
+            space.f_ffree,
+            stats.get(name),
+        )
