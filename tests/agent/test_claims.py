@@ -109,7 +109,7 @@ def bind(world: World, driver: FakeDraDriver, request: str = "", policy: str = "
 
 
 def health(world: World) -> dict[str, tuple[str, str]]:
-    (status,) = world.status().containerStatuses or ()
+    status = next(iter(world.status().containerStatuses or ()))
     return {
         f"{found.name} {device.resourceID}": (device.health or "", device.message or "")
         for found in status.allocatedResourcesStatus or ()
@@ -119,7 +119,7 @@ def health(world: World) -> dict[str, tuple[str, str]]:
 
 def events(world: World) -> list[tuple[str, str]]:
     assert world.agent is not None
-    return [(e.reason, e.message) for e in world.agent.events.events(name="web")]
+    return [(e.reason or "", e.message or "") for e in world.agent.events.events(name="web")]
 
 
 async def test_a_pod_gets_devices_before_its_sandbox_and_gives_them_back_before_its_end(
