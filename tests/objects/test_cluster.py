@@ -25,6 +25,7 @@ from lightkube.models.core_v1 import (
     Volume,
 )
 from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.models.resource_v1 import ResourcePool, ResourceSliceSpec
 from lightkube.models.storage_v1 import (
     CSIDriver,
     CSIDriverSpec,
@@ -437,6 +438,9 @@ def needed(kind: str) -> dict[str, Any]:
         "RuntimeClass": {"handler": "runc"},
         "VolumeAttachment": {
             "spec": VolumeAttachmentSpec("driver", "node-1", VolumeAttachmentSource())
+        },
+        "ResourceSlice": {
+            "spec": ResourceSliceSpec("driver", ResourcePool(1, "node-1", resourceSliceCount=1))
         },
     }
     return fields.get(kind, {})
