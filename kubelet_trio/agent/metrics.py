@@ -105,7 +105,8 @@ class AgentMetrics:
         for gate, stage, is_on in setup.settings.gates():
             yield "kubernetes_feature_enabled", (gate, stage), int(is_on)
         yield "kubelet_cgroup_version", (), node.cgroup_version
-        yield "kubelet_metrics_provider", ("cadvisor",), 1
+        source = "cri" if setup.settings.stats_from_runtime else "cadvisor"
+        yield "kubelet_metrics_provider", (source,), 1
         snapshots = [pleg.get(uid) for uid in pleg.known_uids]
         # updateRunningPodAndContainerMetrics of the PLEG: a pod with a ready sandbox runs.
         yield (

@@ -97,6 +97,7 @@ class AgentSettings:
     system_cgroups: tuple[tuple[str, str], ...] = ()
     volume_stats_period: float = 60.0  # seconds that a volume's measured size holds; <= 0: never
     volume_health: bool = False  # the CSIVolumeHealth gate: metric and event of abnormal volumes
+    stats_from_runtime: bool = False  # the PodAndContainerStatsFromCRI gate
     # Yields name, stage and value of each feature gate, for the metrics.
     gates: Callable[[], Iterable[tuple[str, str, bool]]] = tuple
     admission: AdmissionSettings = field(default_factory=AdmissionSettings)

@@ -187,6 +187,7 @@ class AgentStats:
                 machine,
                 self._settings.system_cgroups,
                 shows_health=self._settings.volume_health,
+                from_runtime=self._settings.stats_from_runtime,
             ),
             seams.stats_host or host,
             self._runtime,

@@ -18,7 +18,7 @@ import structlog
 from structlog.typing import Processor
 
 from kubelet_trio.cli.colour import is_wanted, paint, paint_state
-from kubelet_trio.model import BoundLogger, set_verbosity, set_vmodule
+from kubelet_trio.model import BoundLogger, recent_log, set_verbosity, set_vmodule
 
 _LETTERS = {"debug": "D", "info": "I", "warning": "W", "error": "E", "critical": "F"}
 _MOODS = {"warning": "busy", "error": "bad", "critical": "bad"}
@@ -57,6 +57,7 @@ def configure_logging(
         # Local time for people at a terminal, UTC for log collectors.
         structlog.processors.TimeStamper(fmt="iso", utc=not is_text),
         structlog.processors.format_exc_info,
+        _remember,
         partial(render_text, colour=is_wanted("auto", out)) if is_text else render_json,
     ]
     structlog.configure(
@@ -70,6 +71,15 @@ def configure_logging(
     root.handlers = [_Forward()]
     set_vmodule(vmodule)
     set_verbosity(verbosity)
+
+
+def _remember(
+    logger: Any, method: str, event: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    """Put an entry into the ring of the latest ones, as text."""
+    # A copy: the renderers take an entry apart.
+    recent_log.add(str(event.get("level", "")), render_text(logger, method, dict(event)))
+    return event
 
 
 class _SplitLogger(structlog.WriteLogger):

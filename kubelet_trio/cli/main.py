@@ -45,6 +45,8 @@ COMMANDS: Mapping[str, Entry] = {
     "topology": Entry(_LOOK, "usage:topology", "Draw the machine, and who has what of it."),
     "tree": Entry(_LOOK, "agent:tree", "Show the agent's live supervision tree."),
     "status": Entry(_LOOK, "agent:status", "Show the agent, its runtime and its sources."),
+    "agent-log": Entry(_LOOK, "agent:agent_log", "Print the agent's latest log entries."),
+    "profile": Entry(_LOOK, "agent:profile", "Profile the running agent."),
     "ui": Entry(_LOOK, "agent:ui", "Open the node page."),
     "version": Entry(_LOOK, "agent:version", "Show the version of command and agent."),
     "help": Entry(_LOOK, "help:help_", "Show the help of a command."),

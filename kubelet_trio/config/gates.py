@@ -149,7 +149,8 @@ EITHER = WITHOUT_EFFECT | {
     "DynamicResourceAllocation", "KubeletInUserNamespace", "KubeletPodResourcesDynamicResources",
     "KubeletPodResourcesListUseActivePods", "KubeletRegistrationGetOnExistsOnly",
     "LoggingAlphaOptions", "MemoryQoS", "PodCertificateRequest", "PodLogsQuerySplitStreams",
-    "PodsAPI", "QOSReserved", "ResourceHealthStatus", "ResourceHealthStatusMessage", "SELinuxMount",
+    "PodAndContainerStatsFromCRI", "PodsAPI", "QOSReserved", "ResourceHealthStatus",
+    "ResourceHealthStatusMessage", "SELinuxMount",
 }  # fmt: skip
 
 

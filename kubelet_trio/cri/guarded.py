@@ -267,6 +267,14 @@ class GuardedRuntime:
         call = partial(self._runtime.list_container_stats, uid)
         return await self._read("list_container_stats", call)
 
+    async def list_metric_descriptors(self) -> list[v1.MetricDescriptor]:
+        """Return names, helps and labels of the runtime's metrics of pods."""
+        return await self._read("list_metric_descriptors", self._runtime.list_metric_descriptors)
+
+    async def list_pod_sandbox_metrics(self) -> list[v1.PodSandboxMetrics]:
+        """Return the runtime's metrics of all pods and containers."""
+        return await self._read("list_pod_sandbox_metrics", self._runtime.list_pod_sandbox_metrics)
+
     # Streams
 
     @property

@@ -270,6 +270,17 @@ class Runtime(StreamingService, Protocol):
         """Remove an image by id, with all its names; one that does not exist is no error."""
         ...
 
+    async def list_metric_descriptors(self) -> list[v1.MetricDescriptor]:
+        """Return names, helps and labels of the metrics that the runtime has of pods.
+
+        Raises `UnsupportedCallError` if it has none.
+        """
+        ...
+
+    async def list_pod_sandbox_metrics(self) -> list[v1.PodSandboxMetrics]:
+        """Return the runtime's metrics of all pods and containers; likewise."""
+        ...
+
     async def image_fs_info(self) -> v1.ImageFsInfoResponse:
         """Return the file systems of images and writable layers, and their usage."""
         ...

@@ -130,6 +130,7 @@ def agent_settings(
         system_cgroups=tuple(_system_cgroups(settings)),
         volume_stats_period=config.volume_stats_agg_period,
         volume_health=config.feature_gates.get("CSIVolumeHealth", False),
+        stats_from_runtime=config.feature_gates.get("PodAndContainerStatsFromCRI", False),
         gates=partial(gate_values, config.feature_gates),
         log_rotation=LogRotationPolicy(
             max_size=to_units(parse_quantity(config.container_log_max_size)),

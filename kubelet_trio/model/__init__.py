@@ -106,6 +106,8 @@ from kubelet_trio.model.quantity import (
     to_milli,
     to_units,
 )
+from kubelet_trio.model.recent import LEVELS as LOG_LEVELS
+from kubelet_trio.model.recent import RecentLog, recent_log
 from kubelet_trio.model.removal import remove_empty, remove_entry, remove_tree
 from kubelet_trio.model.runtime_pod import (
     ConfiguredResources,
@@ -140,6 +142,7 @@ __all__ = [
     "JSON_ERRORS",
     "KUBELET_VERSION",
     "KUBERNETES_VERSION",
+    "LOG_LEVELS",
     "NANO",
     "PULLS",
     "REQUESTS",
@@ -176,6 +179,7 @@ __all__ = [
     "PodUid",
     "Position",
     "Purpose",
+    "RecentLog",
     "RuntimePod",
     "SandboxId",
     "SandboxRecord",
@@ -239,6 +243,7 @@ __all__ = [
     "quantity_like",
     "read_limited",
     "read_regular",
+    "recent_log",
     "redacted",
     "remove_empty",
     "remove_entry",

@@ -17,6 +17,7 @@ from kubelet_trio.stats.cadvisor_families import (
     FS_USAGE,
     NO_CPU,
     NO_MEMORY,
+    SCRAPE_ERROR,
     TASK_STATES,
 )
 from kubelet_trio.stats.disks import Disk
@@ -65,12 +66,7 @@ def cadvisor_text(snapshot: Snapshot, machine: MachineInfo) -> str:
         )
     for subject in subjects:
         _Writer(page, subject, snapshot).write()
-    page.add(
-        "container_scrape_error",
-        "gauge",
-        "1 if there was an error while getting container metrics, 0 otherwise",
-        0,
-    )
+    page.add("container_scrape_error", "gauge", SCRAPE_ERROR, 0)
     return page.text()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+SCRAPE_ERROR = "1 if there was an error while getting container metrics, 0 otherwise"
 _LAST_SEEN = "Last time a container was seen by the exporter"
 _CREATED = "Container creation time since unix epoch in seconds."
 _STARTED = "Start time of the container since unix epoch in seconds."

@@ -78,7 +78,17 @@ def parse_diskstats(text: str) -> dict[str, DiskIo]:
             continue
         n = [int(word) for word in words[3:14]]
         found[words[2]] = DiskIo(
-            *n[:3], n[3] / 1000, *n[4:7], n[7] / 1000, n[8], n[9] / 1000, n[10] / 1000
+            reads=n[0],
+            reads_merged=n[1],
+            sectors_read=n[2],
+            read_seconds=n[3] / 1000,
+            writes=n[4],
+            writes_merged=n[5],
+            sectors_written=n[6],
+            write_seconds=n[7] / 1000,
+            in_flight=n[8],
+            io_seconds=n[9] / 1000,
+            weighted_seconds=n[10] / 1000,
         )
     return found
 

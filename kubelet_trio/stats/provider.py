@@ -16,11 +16,12 @@ import msgspec
 import trio
 
 from kubelet_trio.cri import Runtime, RuntimeCallError, v1
-from kubelet_trio.model import Offload, PodUid, WallClock
+from kubelet_trio.model import Offload, PodUid, WallClock, get_logger
 from kubelet_trio.stats import api
 from kubelet_trio.stats.cadvisor import cadvisor_text
+from kubelet_trio.stats.cadvisor_families import SCRAPE_ERROR
 from kubelet_trio.stats.cri_usage import runtime_usage, writable_layer
-from kubelet_trio.stats.machine import MachineInfo
+from kubelet_trio.stats.machine import MachineInfo, write_machine
 from kubelet_trio.stats.read import (
     Host,
     HostReading,
@@ -33,8 +34,11 @@ from kubelet_trio.stats.read import (
 from kubelet_trio.stats.resource import resource_text
 from kubelet_trio.stats.subjects import DiskReading, PodSubject, find_places
 from kubelet_trio.stats.summary import Snapshot, make_summary
+from kubelet_trio.stats.text import Exposition
 from kubelet_trio.stats.usage import CgroupUsage, Filesystem, Interface
 from kubelet_trio.stats.volumes import VolumeUsage
+
+log = get_logger()
 
 _FRESH = 1.0  # seconds that a reading is reused
 _RATE_BASE = 5.0  # seconds: the shortest interval for a rate, once there are two readings
@@ -54,6 +58,7 @@ class StatsSettings:
     machine: MachineInfo = field(default_factory=MachineInfo)
     system: tuple[tuple[str, str], ...] = ()  # `runtime` and `misc`, with their cgroups
     shows_health: bool = False  # the CSIVolumeHealth gate
+    from_runtime: bool = False  # the PodAndContainerStatsFromCRI gate
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +101,33 @@ class StatsProvider:
         return resource_text(await self.snapshot("cpu"))
 
     async def cadvisor(self) -> str:
-        """Return the page of `/metrics/cadvisor`."""
+        """Return the page of `/metrics/cadvisor`.
+
+        With `from_runtime` the machine's families, and the runtime's own metrics of pods.
+        """
+        if self.settings.from_runtime:
+            return await self._runtime_page()
         snapshot = await self.snapshot("metrics")
         return cadvisor_text(snapshot, self.settings.machine)
+
+    async def _runtime_page(self) -> str:
+        from kubelet_trio.stats.cri_metrics import write_runtime_metrics
+
+        page = Exposition()
+        node = (await self.snapshot("cpu")).reading.node
+        write_machine(page, self.settings.machine, node)
+        error = 1
+        with trio.move_on_after(_RUNTIME_LIMIT):
+            try:
+                descriptors = await self.runtime.list_metric_descriptors()
+                metrics = await self.runtime.list_pod_sandbox_metrics()
+            except RuntimeCallError as exc:
+                log.warning("stats.runtime_metrics", error=str(exc))
+            else:
+                write_runtime_metrics(page, descriptors, metrics)
+                error = 0
+        page.add("container_scrape_error", "gauge", SCRAPE_ERROR, error)
+        return page.text()
 
     async def snapshot(self, kind: str) -> Snapshot:
         """Return a snapshot of the running pods that is at most a second old.
@@ -134,10 +163,13 @@ class StatsProvider:
             networks=networks,
             system=self.settings.system,
             shows_health=self.settings.shows_health,
+            from_runtime=self.settings.from_runtime,
         )
         # metrics-server scrapes often: no call of the runtime if the cgroups have everything.
-        if kind == "cpu" and all(
-            snapshot.of_container(c.id) is not None for pod in pods for c in pod.containers
+        if (
+            kind == "cpu"
+            and not self.settings.from_runtime
+            and all(snapshot.of_container(c.id) is not None for pod in pods for c in pod.containers)
         ):
             return snapshot
         stats = {s.attributes.id: s for s in await self._ask_runtime() if s.attributes}

@@ -31,10 +31,13 @@ class Snapshot:
     disk: DiskReading = field(default_factory=DiskReading)
     reported: Mapping[str, CgroupUsage] = field(default_factory=dict)  # by the runtime, by id
     system: tuple[tuple[str, str], ...] = ()  # names and cgroups of further system containers
+    from_runtime: bool = False  # whether the runtime's figures of containers come first
     shows_health: bool = False  # whether volumes that their drivers report have their condition
 
     def of_container(self, container_id: str) -> CgroupUsage | None:
         """Return a container's usage: from its cgroup, else as the runtime reports it."""
+        if self.from_runtime and container_id in self.reported:
+            return self.reported[container_id]
         path = self.places.containers.get(container_id)
         usage = self.reading.cgroups.get(path) if path is not None else None
         # A cgroup without both controllers shows less than the runtime knows.

@@ -26,6 +26,7 @@ from kubelet_trio.cri import (
     RuntimeCallError,
     RuntimeObjectNotFoundError,
     RuntimeTimeoutError,
+    UnsupportedCallError,
     v1,
 )
 from kubelet_trio.model import ContainerId, PodUid, SandboxId, WallClock
@@ -102,6 +103,8 @@ class FakeRuntime(FakeImageService, FakeStreaming, FakeResizing):
         self.node.status_lag = status_lag
         self.node.half_filled_events = half_filled_events
         self.events = events
+        # Descriptors, and the metrics of pods; None: the runtime does not know these calls.
+        self.metrics: tuple[list[v1.MetricDescriptor], list[v1.PodSandboxMetrics]] | None = None
         self.reports_pids = reports_pids
         self._desk = CallDesk(self.node)
         self.faults = self._desk.faults
@@ -437,6 +440,22 @@ class FakeRuntime(FakeImageService, FakeStreaming, FakeResizing):
             return [container_stats(c, self.usage(c)) for c in self.node.alive(uid)]
 
         return await self._desk.serve("ListContainerStats", uid or "", effect)
+
+    async def list_metric_descriptors(self) -> list[v1.MetricDescriptor]:
+        async def effect() -> list[v1.MetricDescriptor]:
+            if self.metrics is None:
+                raise UnsupportedCallError("ListMetricDescriptors", "unknown method")
+            return self.metrics[0]
+
+        return await self._desk.serve("ListMetricDescriptors", "", effect)
+
+    async def list_pod_sandbox_metrics(self) -> list[v1.PodSandboxMetrics]:
+        async def effect() -> list[v1.PodSandboxMetrics]:
+            if self.metrics is None:
+                raise UnsupportedCallError("ListPodSandboxMetrics", "unknown method")
+            return self.metrics[1]
+
+        return await self._desk.serve("ListPodSandboxMetrics", "", effect)
 
     @asynccontextmanager
     async def container_events(

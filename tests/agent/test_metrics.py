@@ -18,6 +18,7 @@ from kubelet_trio.model import pod_uid
 from kubelet_trio.stats import FAMILIES, Filesystem
 from kubelet_trio.testing import FaultKind
 from tests.agent.node import Node, make_pod, ready
+from tests.harness.mixin import OTHERS
 
 # Name, kind and labels of what the Go kubelet's own registry shows.
 RECORDED = {
@@ -57,6 +58,17 @@ def test_every_family_of_a_go_kubelet_is_shown_or_has_its_reason(page: str) -> N
             assert any(fnmatchcase(sample, pattern) for pattern in absent), sample
         else:
             assert set(labels) - {"le"} == set(family.labels), sample
+
+
+@pytest.mark.parametrize("expression", OTHERS)
+def test_what_dashboards_ask_of_other_nodes_is_among_the_families(expression: str) -> None:
+    names = re.findall(r"\b(?:kubelet|rest_client)_\w+", expression)
+    assert names
+    for name in names:
+        family = FAMILIES.get(name) or FAMILIES[name.removesuffix("_bucket")]
+        grouped = re.search(r"sum by \(([^)]*)\)", expression)
+        labels = set(grouped[1].split(", ")) - {"le"} if grouped else set()
+        assert labels <= set(family.labels), name
 
 
 def test_the_documentation_tells_what_is_shown_and_what_is_not() -> None:

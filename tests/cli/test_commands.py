@@ -19,7 +19,7 @@ from kubelet_trio.cli.colour import is_wanted
 from kubelet_trio.cli.main import cli
 from kubelet_trio.cli.reading import status_lines
 from kubelet_trio.containers.logs.cri_log import format_line
-from kubelet_trio.model import Event, pod_ref
+from kubelet_trio.model import Event, pod_ref, recent_log
 from tests.cli.running import ServedView, served
 from tests.server.fake_view import FakeView, make_pod
 
@@ -369,6 +369,22 @@ def test_the_tree_is_drawn(invoke: Run) -> None:
     assert "└── health" in text
     assert "last error: Boom" in text
     assert msgspec.json.decode(invoke("tree", "-o", "json").output)["name"] == "kubelet"
+
+
+def test_profiles_are_written_and_the_agents_log_is_printed(invoke: Run, tmp_path: Path) -> None:
+    file = tmp_path / "tasks.pb.gz"
+    done = invoke("profile", "tasks", "-o", str(file))
+    assert f"go tool pprof {file}" in done.output
+    assert file.read_bytes()[:2] == b"\x1f\x8b"  # gzip
+    assert "task " in invoke("profile", "tasks", "--text").output
+    refused = invoke("profile", "tasks", "-o", str(tmp_path / "none" / "file"))
+    assert refused.exit_code == 1
+    assert "No such file or directory" in refused.output
+    recent_log.add("warning", "W a.warning of=this.test")
+    recent_log.add("info", "I an.info")
+    assert invoke("agent-log", "--tail", "1").output == "I an.info\n"
+    shown = invoke("agent-log", "--level", "warning", "--tail", "1").output
+    assert shown == "W a.warning of=this.test\n"
 
 
 def test_status_is_one_page(invoke: Run) -> None:

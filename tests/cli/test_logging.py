@@ -11,7 +11,7 @@ import pytest
 import structlog
 
 from kubelet_trio.cli.logging import configure_logging
-from kubelet_trio.model import set_verbosity, set_vmodule
+from kubelet_trio.model import recent_log, set_verbosity, set_vmodule
 
 
 class Terminal(io.StringIO):
@@ -206,3 +206,11 @@ def test_a_split_stream_has_errors_apart(form: str, split: list[str], apart: boo
     assert "three" in errors.getvalue()
     assert "four" in errors.getvalue()
     assert "three" not in info.getvalue()
+
+
+def test_the_latest_entries_are_remembered_as_text_whatever_the_format() -> None:
+    configure_logging(log_format="json", stream=io.StringIO())
+    structlog.get_logger().warning("pod.failed", pod="prod/web")
+    [line] = recent_log.lines("warning", 1)
+    assert line.startswith("W 2")
+    assert line.endswith("pod.failed pod=prod/web")

@@ -52,3 +52,36 @@ def version(agent: AgentClient, output: str | None) -> None:
     from kubelet_trio.cli import reading
 
     reading.version(agent, output)
+
+
+@click.command("agent-log")
+@click.option("--tail", type=click.IntRange(min=0), default=None, help="Only so many entries.")
+@click.option(
+    "--level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default=None,
+    help="Only entries of this level and above.",
+)
+@reads
+def agent_log(agent: AgentClient, tail: int | None, level: str | None) -> None:
+    """Print the latest entries of the agent's own log."""
+    query = {"level": level or "", "lines": "" if tail is None else str(tail)}
+    text = agent.text("agent-log", **{name: value for name, value in query.items() if value})
+    click.echo(text, nl=False)
+
+
+@click.command()
+@click.argument("kind", type=click.Choice(["cpu", "heap", "tasks"]))
+@click.option("--seconds", type=click.IntRange(1, 300), default=10, show_default=True)
+@click.option("--text", is_flag=True, help="Print stacks as lines, for flame graphs.")
+@click.option("-o", "--output", "path", default=None, metavar="FILE", help="Where to write it.")
+@reads
+def profile(agent: AgentClient, kind: str, seconds: int, text: bool, path: str | None) -> None:
+    """Profile the running agent, for `go tool pprof`.
+
+    cpu is the CPU time of its threads, heap the memory that it allocates meanwhile, tasks what its
+    tasks and threads are doing.
+    """
+    from kubelet_trio.cli.profiling import profile as take
+
+    take(agent, kind, seconds, path, as_text=text)

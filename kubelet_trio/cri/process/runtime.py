@@ -41,7 +41,7 @@ from kubelet_trio.cri.process.registry import (
     sandbox_name,
 )
 from kubelet_trio.cri.process.resizing import change_resources
-from kubelet_trio.cri.process.unsupported import HostImages, NoStreamUrls
+from kubelet_trio.cri.process.unsupported import HostImages, NoMetrics, NoStreamUrls
 from kubelet_trio.cri.protocol import REQUEST_TIMEOUT, ExecResult, Listing, LocalStreams
 from kubelet_trio.model import (
     ContainerId,
@@ -64,7 +64,7 @@ _POLL = 0.01  # s
 _SHIM_LIMIT = 2.0  # s for a shim to end once its container was stopped
 
 
-class ProcessRuntime(HostImages, NoStreamUrls):
+class ProcessRuntime(HostImages, NoMetrics, NoStreamUrls):
     """`Runtime` on host processes."""
 
     def __init__(

@@ -77,6 +77,23 @@ class NoStreamUrls:
         await _raise_unsupported("CheckpointContainer")
 
 
+class NoMetrics:
+    """A runtime without metrics of its own: cgroups and /proc have everything of processes."""
+
+    async def list_metric_descriptors(self) -> list[v1.MetricDescriptor]:
+        """Raise `UnsupportedCallError`."""
+        await trio.lowlevel.checkpoint()
+        raise UnsupportedCallError("ListMetricDescriptors", _NO_METRICS)
+
+    async def list_pod_sandbox_metrics(self) -> list[v1.PodSandboxMetrics]:
+        """Raise `UnsupportedCallError`."""
+        await trio.lowlevel.checkpoint()
+        raise UnsupportedCallError("ListPodSandboxMetrics", _NO_METRICS)
+
+
+_NO_METRICS = "the process runtime has no metrics of its own"
+
+
 async def _raise_unsupported(call: str) -> str:
     await trio.lowlevel.checkpoint()
     raise UnsupportedCallError(call, "the process runtime serves no streams", code="Unimplemented")

@@ -373,6 +373,18 @@ class RemoteRuntime:
         call = self._runtime.list_container_stats
         return (await self._call("ListContainerStats", call, request)).stats
 
+    async def list_metric_descriptors(self) -> list[v1.MetricDescriptor]:
+        """Return names, helps and labels of the runtime's metrics of pods."""
+        request = v1.ListMetricDescriptorsRequest()
+        call = self._runtime.list_metric_descriptors
+        return (await self._call("ListMetricDescriptors", call, request)).descriptors
+
+    async def list_pod_sandbox_metrics(self) -> list[v1.PodSandboxMetrics]:
+        """Return the runtime's metrics of all pods and containers."""
+        request = v1.ListPodSandboxMetricsRequest()
+        call = self._runtime.list_pod_sandbox_metrics
+        return (await self._call("ListPodSandboxMetrics", call, request)).pod_metrics
+
     # Streams
 
     @property

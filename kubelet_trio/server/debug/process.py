@@ -1,8 +1,8 @@
 """/debug/pprof, /statusz and /flagz: the agent's own process.
 
-The profiles have Python's equivalents: Trio tasks for goroutines, the main thread for the CPU
-profile, and the allocations that `tracemalloc` traces for the heap. Any other name is 404
-`Unknown profile`, as in Go.
+The profiles have Python's equivalents: Trio tasks and worker threads for goroutines, the threads
+that run Python for the CPU profile, and the allocations that `tracemalloc` traces for the heap. Any
+other name is 404 `Unknown profile`, as in Go. Nothing is traced or sampled before a request.
 
 Source: net/http/pprof; k8s.io/component-base/zpages.
 """
@@ -14,6 +14,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from http import HTTPStatus
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -21,7 +22,14 @@ from typing import TYPE_CHECKING
 import trio
 
 from kubelet_trio import __version__
-from kubelet_trio.model import Offload, Purpose, thread_offload, without_secrets
+from kubelet_trio.model import (
+    LOG_LEVELS,
+    Offload,
+    Purpose,
+    recent_log,
+    thread_offload,
+    without_secrets,
+)
 from kubelet_trio.server.errors import HttpError
 from kubelet_trio.server.http.types import Headers, Request, Response, Send, parse_decimal
 
@@ -46,10 +54,15 @@ _MAX_SECONDS = 300
 _INDEX = """/debug/pprof/
 
 cmdline
-goroutine (the tasks of the agent, with stacks)
-heap (where memory was allocated, if the agent was started with PYTHONTRACEMALLOC)
-profile (the CPU time of the agent's loop; seconds=N, 30 by default; debug=1: as text)
+goroutine (the tasks of the agent and its threads, with stacks; debug=1: as text)
+heap (where memory was allocated: since the start with PYTHONTRACEMALLOC, else while it is traced;
+    seconds=N, 10 by default)
+profile (the CPU time of the agent's threads; seconds=N, 30 by default; debug=1: as text)
 """
+# As of the same process: signals, and the tracing of allocations, are the process' own.
+_in_use: set[str] = set()
+_HEAP_SECONDS = 10
+_HEAP_DEPTH = 16  # calls of an allocation's stack
 
 
 class Profiles:
@@ -57,7 +70,6 @@ class Profiles:
 
     def __init__(self, offload: Offload = thread_offload.of(Purpose.STATS)) -> None:
         self._offload = offload
-        self._is_sampling = False
 
     async def __call__(self, request: Request) -> Response:
         """Answer with a profile of this process. Raises `HttpError`."""
@@ -68,7 +80,7 @@ class Profiles:
             words = "\x00".join(_without_secrets(sys.argv))
             return Response(body=words.encode(errors="backslashreplace"), headers=_NOSNIFF)
         if name == "goroutine":
-            return Response(body="\n".join(_tasks()).encode(), headers=_NOSNIFF)
+            return self._tasks(request)
         if name == "symbol":  # pprof need not look up names: our profiles contain them
             return Response(body=b"num_symbols: 0\n", headers=_NOSNIFF)
         if name == "profile":
@@ -82,11 +94,8 @@ class Profiles:
 
     def _cpu(self, request: Request) -> Response:
         seconds = _seconds(request)
-        if self._is_sampling:
-            raise HttpError(
-                HTTPStatus.INTERNAL_SERVER_ERROR,
-                "Could not enable CPU profiling: cpu profiling already in use",
-            )
+        if "profile" in _in_use:
+            raise _busy("cpu")
         # An embedding program may run the agent in a thread; Python runs signal handlers only in
         # the main one.
         if threading.current_thread() is not threading.main_thread():
@@ -97,14 +106,10 @@ class Profiles:
         async def write(send: Send) -> None:
             from kubelet_trio.server.debug.sampling import sampling_cpu  # rarely used
 
-            if self._is_sampling:
+            if "profile" in _in_use:
                 return  # another request began after the check above; SIGPROF serves only one
-            self._is_sampling = True
-            try:
-                with sampling_cpu() as found:
-                    await trio.sleep(seconds)
-            finally:
-                self._is_sampling = False
+            with _using("profile"), sampling_cpu() as found:
+                await trio.sleep(seconds)
             units = ("samples", "count"), ("cpu", "nanoseconds")
             await send(_encode(found, units, seconds, is_text=is_text))
 
@@ -112,22 +117,59 @@ class Profiles:
             stream=write, headers=_headers("profile"), content_type=_type(is_text=is_text)
         )
 
+    def _tasks(self, request: Request) -> Response:
+        from kubelet_trio.server.debug.sampling import task_stacks
+
+        if _is_text(request):
+            return Response(body="\n".join(task_lines()).encode(), headers=_NOSNIFF)
+        found = {stack: (count,) for stack, count in task_stacks().items()}
+        body = _encode(found, (("goroutine", "count"),), is_text=False)
+        return Response(body=body, headers=_headers("goroutine"), content_type=_type(is_text=False))
+
     async def _heap(self, request: Request) -> Response:
         import tracemalloc  # imports pickle
 
         from kubelet_trio.server.debug.sampling import sample_memory
 
-        if not tracemalloc.is_tracing():
-            raise HttpError(
-                HTTPStatus.NOT_IMPLEMENTED,
-                "no allocations are traced: start the agent with PYTHONTRACEMALLOC=10 in its "
-                "environment, which costs memory and time",
-            )
-        found = await self._offload(sample_memory)
+        seconds = _seconds(request, _HEAP_SECONDS)
+        if "heap" in _in_use:
+            raise _busy("heap")
+        if tracemalloc.is_tracing():
+            found = await self._offload(sample_memory)
+        else:
+            with _using("heap"):
+                tracemalloc.start(_HEAP_DEPTH)
+                try:
+                    await trio.sleep(seconds)
+                    found = await self._offload(sample_memory)
+                finally:
+                    tracemalloc.stop()
         is_text = _is_text(request)
         units = ("inuse_objects", "count"), ("inuse_space", "bytes")
         body = _encode(found, units, is_text=is_text)
         return Response(body=body, headers=_headers("heap"), content_type=_type(is_text=is_text))
+
+
+@contextmanager
+def _using(name: str) -> Iterator[None]:
+    _in_use.add(name)
+    try:
+        yield
+    finally:
+        _in_use.discard(name)
+
+
+def _busy(name: str) -> HttpError:
+    return HttpError(
+        HTTPStatus.INTERNAL_SERVER_ERROR,
+        f"Could not enable {name.upper() if name == 'cpu' else name} profiling: "
+        f"{name} profiling already in use",
+    )
+
+
+def tasks_page(_: Request) -> Response:
+    """Return the page of /debug/tasks."""
+    return Response(body="\n".join(task_lines()).encode(), headers=_NOSNIFF)
 
 
 def _headers(name: str) -> Headers:
@@ -148,13 +190,13 @@ def _is_text(request: Request) -> bool:
     return (parse_decimal(request.query.get("debug", "")) or 0) > 0
 
 
-def _seconds(request: Request) -> int:
+def _seconds(request: Request, default: int = _DEFAULT_SECONDS) -> int:
     """Return the profile's duration; the default if malformed, as in Go. Raises `HttpError` 400."""
     seconds = parse_decimal(request.query.get("seconds", "")) or 0
     if seconds > _MAX_SECONDS:
         message = f"profile duration exceeds {_MAX_SECONDS} s"
         raise HttpError(HTTPStatus.BAD_REQUEST, message)
-    return seconds if seconds > 0 else _DEFAULT_SECONDS
+    return seconds if seconds > 0 else default
 
 
 def _without_secrets(words: Sequence[str]) -> Iterator[str]:
@@ -175,15 +217,32 @@ def _without_secrets(words: Sequence[str]) -> Iterator[str]:
             yield word
 
 
-def _tasks() -> Iterator[str]:
-    """Yield each task with its stack, innermost call last."""
-    root = trio.lowlevel.current_root_task()
-    waiting = [root] if root is not None else []
-    while waiting:
-        task = waiting.pop()
+def task_lines() -> Iterator[str]:
+    """Yield each task and each other thread with its stack, innermost call last."""
+    from kubelet_trio.server.debug.sampling import other_threads, tasks
+
+    for task in tasks():
         yield f"task {task.name}:"
         yield "".join(traceback.StackSummary.extract(task.iter_await_frames()).format())
-        waiting += [child for nursery in task.child_nurseries for child in nursery.child_tasks]
+    for name, frame in other_threads():
+        yield f"thread {name}:"
+        yield "".join(traceback.format_stack(frame))
+
+
+def log_page(request: Request) -> Response:
+    """Return the latest entries of the agent's log, one a line. Raises `HttpError` 400.
+
+    `level` is the least one that is shown, `lines` their number.
+    """
+    level, lines = request.query.get("level", ""), request.query.get("lines", "")
+    if level and level not in LOG_LEVELS:
+        message = f"level: {level!r} is none of {', '.join(LOG_LEVELS)}"
+        raise HttpError(HTTPStatus.BAD_REQUEST, message)
+    last = parse_decimal(lines) if lines else None
+    if lines and (last is None or last < 0):
+        raise HttpError(HTTPStatus.BAD_REQUEST, f"lines: {lines!r} is not a number")
+    text = "".join(f"{line}\n" for line in recent_log.lines(level, last))
+    return Response(body=text.encode(), headers=_NOSNIFF)
 
 
 def statusz(started_at: float, now: float, kubernetes: str, paths: Sequence[str]) -> Response:

@@ -1,7 +1,8 @@
-"""CPU and memory profiles in the format of `go tool pprof`.
+"""CPU, memory and task profiles in the format of `go tool pprof`.
 
-The stack is sampled after each 10 ms of CPU time of the process. A sample's weight is the CPU time
-of the main thread since the last one, so a waiting event loop weighs nothing.
+The stacks of all threads are sampled after each 10 ms of CPU time of the process. A sample's weight
+is the CPU time of its thread since the last one, so that what waits weighs nothing. Threads of
+libraries that run no Python are not seen.
 
 Source: proto/profile.proto of github.com/google/pprof; the numbers below are its field numbers.
 """
@@ -9,13 +10,18 @@ Source: proto/profile.proto of github.com/google/pprof; the numbers below are it
 from __future__ import annotations
 
 import signal
+import sys
+import threading
 import time
 import tracemalloc
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import NamedTuple
+
+import trio
 
 from kubelet_trio.model import encode_bytes, encode_number, encode_varint
 
@@ -33,28 +39,35 @@ class StackCall(NamedTuple):
 
 
 Stack = tuple[StackCall, ...]  # the innermost call first
-Weights = Mapping[Stack, tuple[int, int]]  # the count, and nanoseconds or bytes
-Units = tuple[tuple[str, str], tuple[str, str]]  # type and unit of each of the two
+# The count, and nanoseconds or bytes; of tasks their count alone.
+Weights = Mapping[Stack, tuple[int, ...]]
+Units = tuple[tuple[str, str], ...]  # type and unit of each weight
 
 
 @contextmanager
 def sampling_cpu() -> Iterator[Weights]:
-    """Sample the main thread during the block; the yielded mapping fills up.
+    """Sample the process' threads during the block; the yielded mapping fills up.
 
     Raises ValueError in another thread, where Python allows no signal handlers.
     """
     # A signal, not a sampling thread: a thread sees the loop only where it releases the GIL,
     # which is mostly where it waits.
     found: dict[Stack, tuple[int, int]] = {}
-    before = time.thread_time_ns()
+    main = threading.get_ident()
+    before = {thread: _cpu_time(thread) for thread in sys._current_frames()}  # of live threads
 
     def sample(_signal: int, frame: FrameType | None) -> None:
-        nonlocal before
-        used, before = time.thread_time_ns() - before, time.thread_time_ns()
-        if frame is not None and used > 0:
-            stack = tuple(_calls(frame))
-            count, spent = found.get(stack, (0, 0))
-            found[stack] = (count + 1, spent + used)
+        # This runs in the main thread, whose current frame is this function's.
+        for thread, at in sys._current_frames().items():
+            top = frame if thread == main else at
+            now = _cpu_time(thread)
+            # A new thread, or one whose number an ended one had: it counts from now on.
+            used = now - before.get(thread, now)
+            before[thread] = now
+            if top is not None and used > 0:
+                stack = tuple(_calls(top))
+                count, spent = found.get(stack, (0, 0))
+                found[stack] = (count + 1, spent + used)
 
     signal.signal(signal.SIGPROF, sample)
     # Restart interrupted system calls (SA_RESTART), also in extensions that ignore EINTR.
@@ -69,6 +82,14 @@ def sampling_cpu() -> Iterator[Weights]:
         signal.signal(signal.SIGPROF, _ignore)
 
 
+def _cpu_time(thread: int) -> int:
+    """Return the CPU time of a thread in ns; 0 if it ends at this moment."""
+    try:
+        return time.clock_gettime_ns(time.pthread_getcpuclockid(thread))
+    except OSError:
+        return 0
+
+
 def _ignore(_signal: int, _frame: FrameType | None) -> None:
     pass
 
@@ -81,6 +102,39 @@ def _calls(frame: FrameType) -> Iterator[StackCall]:
         code = at.f_code
         yield StackCall(code.co_qualname, code.co_filename, at.f_lineno)
         at = at.f_back
+
+
+def task_stacks() -> Counter[Stack]:
+    """Return how many Trio tasks, and other threads, wait or run at each stack."""
+    found: Counter[Stack] = Counter()
+    for task in tasks():
+        calls = [
+            StackCall(frame.f_code.co_qualname, frame.f_code.co_filename, line)
+            for frame, line in task.iter_await_frames()
+        ]
+        found[tuple(reversed(calls)) or (StackCall(task.name, "", 0),)] += 1
+    for name, frame in other_threads():
+        found[(*_calls(frame), StackCall(f"thread {name}", "", 0))] += 1
+    return found
+
+
+def tasks() -> Iterator[trio.lowlevel.Task]:
+    """Yield the tasks of the running loop, parents first."""
+    root = trio.lowlevel.current_root_task()
+    waiting = [root] if root is not None else []
+    while waiting:
+        task = waiting.pop()
+        yield task
+        waiting += [child for nursery in task.child_nurseries for child in nursery.child_tasks]
+
+
+def other_threads() -> Iterator[tuple[str, FrameType]]:
+    """Yield the names and frames of the threads besides this one."""
+    frames = sys._current_frames()
+    for thread in threading.enumerate():
+        frame = frames.get(thread.ident or 0)
+        if frame is not None and thread.ident != threading.get_ident():
+            yield thread.name, frame
 
 
 def sample_memory() -> dict[Stack, tuple[int, int]]:
@@ -98,14 +152,14 @@ def sample_memory() -> dict[Stack, tuple[int, int]]:
 def collapsed(weights: Weights) -> bytes:
     """Return one line for each stack, outermost call first, as flamegraph.pl reads them."""
     lines = (
-        f"{';'.join(call.function for call in reversed(stack))} {weight}\n"
-        for stack, (_, weight) in sorted(weights.items())
+        f"{';'.join(call.function for call in reversed(stack))} {amounts[-1]}\n"
+        for stack, amounts in sorted(weights.items())
     )
     return "".join(lines).encode()
 
 
 def encoded(weights: Weights, units: Units, seconds: float = 0.0) -> bytes:
-    """Return a compressed profile. `units` are type and unit of the two weights."""
+    """Return a compressed profile. `units` are type and unit of each weight."""
     table = _Table()
     body = bytearray()
     for kind, unit in units:

@@ -11,6 +11,8 @@ states, but never the last one.
     GET /tree[?format=text]                       the live supervision tree
     GET /status                                   AgentStatus
     GET /version
+    GET /agent-log[?level=&lines=]                the latest entries of the agent's log, as text
+    GET /profile/{name}[?seconds=&debug=]         a profile; see `debug.process`
     GET /logs/{namespace}/{pod}/{container}       the log; see `logs.container` for its query
     GET /stats                                    `/stats/summary` of CPU and memory alone
     GET /volumes                                  the volumes on disk, published and staged
@@ -75,7 +77,25 @@ def control_router(view: AgentView) -> Router:
         return await answer_logs(view, request)
 
     router.add("GET", "/logs/{namespace}/{pod}/{container}", logs)
+    _add_process(router)
     return router
+
+
+def _add_process(router: Router) -> None:
+    """Add /agent-log and /profile; their module is loaded by the first request."""
+
+    async def agent_log(request: Request) -> Response:
+        from kubelet_trio.server.debug.process import log_page
+
+        return log_page(request)
+
+    async def profile(request: Request) -> Response:
+        from kubelet_trio.server.debug.process import Profiles
+
+        return await Profiles()(request)
+
+    router.add("GET", "/agent-log", agent_log)
+    router.add("GET", "/profile/{name}", profile)
 
 
 def add_stats(router: Router, summary: Callable[[], Awaitable[bytes]]) -> None:

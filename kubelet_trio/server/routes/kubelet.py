@@ -31,7 +31,13 @@ from kubelet_trio.model import (
     get_logger,
     set_verbosity,
 )
-from kubelet_trio.server.debug.process import Profiles, flagz, statusz
+from kubelet_trio.server.debug.process import (
+    Profiles,
+    flagz,
+    log_page,
+    statusz,
+    tasks_page,
+)
 from kubelet_trio.server.errors import HttpError, restful_error
 from kubelet_trio.server.http.router import Router
 from kubelet_trio.server.http.types import Handler, Observe, Request, Response, parse_decimal
@@ -55,6 +61,8 @@ _DEBUGGING = (
     "runningpods",
     "logs",
     "debug/pprof",
+    "debug/tasks",
+    "debug/log",
 )
 
 
@@ -137,8 +145,11 @@ def _add_process(router: Router, parts: ApiParts) -> None:
     options, view = parts.options, parts.view
     if options.enable_profiling_handler:
         router.add("GET", "/debug/pprof/{name...}", Profiles())
+        router.add("GET", "/debug/tasks", _plain(tasks_page))
     else:
-        _add_refusal(router, "/debug/pprof/{name...}", "profiling endpoint is disabled.")
+        for pattern in ("/debug/pprof/{name...}", "/debug/tasks"):
+            _add_refusal(router, pattern, "profiling endpoint is disabled.")
+    router.add("GET", "/debug/log", _plain(log_page))
     if options.enable_debug_flags_handler:
         router.add("PUT", "/debug/flags/v", _set_verbosity)
         for method in ("GET", "POST", "PATCH", "DELETE"):

@@ -16,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
+from kubelet_trio.model import RecentLog, inline_offload, recent_log
 from kubelet_trio.server import HttpError, Request, Response
-from kubelet_trio.server.debug.process import Profiles
+from kubelet_trio.server.debug.process import Profiles, log_page, tasks_page
 from kubelet_trio.server.debug.sampling import Stack, StackCall, collapsed, encoded, sampling_cpu
 
 CPU = (("samples", "count"), ("cpu", "nanoseconds"))
@@ -60,7 +61,11 @@ class Profile:
     """A profile as `go tool pprof` would read it."""
 
     units: list[tuple[str, str]] = field(default_factory=list)
-    weights: dict[Stack, tuple[int, int]] = field(default_factory=dict)
+    amounts: dict[Stack, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def weights(self) -> dict[Stack, tuple[int, int]]:
+        return {stack: (count, weight) for stack, (count, weight) in self.amounts.items()}
 
 
 def decoded(data: bytes) -> Profile:
@@ -87,9 +92,13 @@ def decoded(data: bytes) -> Profile:
         places[place[1]] = StackCall(name, file, at)
     found = Profile([(text(m[1]), text(m[2])) for m in map(message, parts[1])])
     for sample in map(message, parts[2]):
-        count, weight = packed(sample[2])
-        found.weights[tuple(places[number] for number in packed(sample[1]))] = (count, weight)
+        values = packed(sample[2])
+        found.amounts[tuple(places[number] for number in packed(sample[1]))] = tuple(values)
     return found
+
+
+def decoded_any(data: bytes) -> dict[Stack, tuple[int, ...]]:
+    return decoded(data).amounts
 
 
 _CALLS = st.builds(
@@ -202,7 +211,7 @@ async def test_one_profile_at_a_time_and_a_client_that_goes_ends_it() -> None:
         ("profile", {"seconds": "301"}, 400),
         ("trace", {}, 501),
         ("block", {}, 404),
-        ("heap", {}, 501),
+        ("heap", {"seconds": "301"}, 400),
     ],
 )
 async def test_what_there_is_not_is_refused_by_name(
@@ -228,12 +237,112 @@ async def test_the_heap_is_shown_where_it_is_traced() -> None:
     assert ("Content-Disposition", 'attachment; filename="heap"') in answer.headers
 
 
+async def test_the_heap_is_traced_for_as_long_as_asked_for(autojump_clock: MockClock) -> None:
+    assert not tracemalloc.is_tracing()
+    kept: list[bytes] = []
+    found = b""
+
+    async def look() -> None:
+        nonlocal found
+        _, found = await ask(Profiles(inline_offload), "heap", seconds="5")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(look)
+        await trio.sleep(1)
+        assert tracemalloc.is_tracing()
+        with pytest.raises(HttpError, match="heap profiling already in use"):
+            await ask(Profiles(inline_offload), "heap")
+        kept += [bytes(1_000) for _ in range(1_000)]
+    assert not tracemalloc.is_tracing()
+    own = [w for stack, w in decoded(found).weights.items() if stack[0].file == __file__]
+    assert max(size for _, size in own) >= 1_000 * len(kept)
+
+
+async def test_the_cpu_profile_sees_worker_threads() -> None:
+    stop = threading.Event()
+
+    def burn_in_a_thread() -> None:
+        while not stop.is_set():
+            burn_of_this_test()
+
+    thread = threading.Thread(target=burn_in_a_thread)
+    thread.start()
+    try:
+        _, found = await ask(Profiles(), "profile", seconds="1")
+    finally:
+        stop.set()
+        thread.join()
+    stacks = decoded(found).weights
+    assert any(call.function.endswith("burn_in_a_thread") for stack in stacks for call in stack)
+
+
+async def test_tasks_are_counted_by_what_they_do() -> None:
+    async def waits_in_this_test() -> None:
+        await trio.sleep_forever()
+
+    leave = threading.Event()
+    thread = threading.Thread(target=leave.wait, name="a worker", daemon=True)
+    thread.start()
+    try:
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(waits_in_this_test)
+            await trio.testing.wait_all_tasks_blocked()
+            _, found = await ask(Profiles(), "goroutine")
+            _, text = await ask(Profiles(), "goroutine", debug="1")
+            page = tasks_page(Request("GET", "", ())).body
+            nursery.cancel_scope.cancel()
+    finally:
+        leave.set()
+        thread.join()
+    stacks = task_weights(found)
+    [count] = [
+        n for stack, n in stacks.items() if any("waits_in_this_test" in name for name in stack)
+    ]
+    assert count == 3
+    assert any(stack[-1] == "thread a worker" for stack in stacks)
+    for shown in (text, page):
+        assert shown.count(b"waits_in_this_test:") == 3
+        assert b"thread a worker:" in shown
+
+
+def task_weights(data: bytes) -> dict[tuple[str, ...], int]:
+    """Return the counts of a profile with one weight, by the names of the calls."""
+    padded = decoded_any(data)
+    return {tuple(call.function for call in stack): values[0] for stack, values in padded.items()}
+
+
+def test_the_latest_log_entries_are_shown_by_level() -> None:
+    recent_log.add("info", "a.first")
+    recent_log.add("warning", "a.second")
+    recent_log.add("info", "a.third")
+
+    def page(**query: str) -> list[str]:
+        return log_page(Request("GET", "", tuple(query.items()))).body.decode().splitlines()
+
+    assert page(lines="3") == ["a.first", "a.second", "a.third"]
+    assert page(lines="1", level="warning") == ["a.second"]
+    for wrong in ({"level": "loud"}, {"lines": "few"}):
+        with pytest.raises(HttpError) as caught:
+            page(**wrong)
+        assert caught.value.status == 400
+
+
+def test_the_ring_of_entries_is_bounded() -> None:
+    ring = RecentLog(entries=3)
+    for number in range(5):
+        ring.add("info", f"{number}" * 3000)
+    assert [line[0] for line in ring.lines()] == ["2", "3", "4"]
+    assert all(len(line) < 2100 for line in ring.lines())
+
+
 async def test_the_index_names_what_there_is() -> None:
     _, text = await ask(Profiles(), "")
     assert [line.split()[0] for line in text.decode().splitlines()[2:]] == [
         "cmdline",
         "goroutine",
         "heap",
+        "seconds=N,",
         "profile",
     ]
     assert (await ask(Profiles(), "symbol"))[1] == b"num_symbols: 0\n"

@@ -194,7 +194,7 @@ async def test_what_is_switched_off_says_so(
 
 async def test_profiles_are_of_this_program(api: Api) -> None:
     assert b"goroutine" in (await api.ask("/debug/pprof/"))[1]
-    assert b"test_profiles_are_of_this_program" in (await api.ask("/debug/pprof/goroutine"))[1]
+    assert b"test_profiles_are_of_this_program" in (await api.ask("/debug/tasks"))[1]
     assert (await api.ask("/debug/pprof/cmdline"))[0] == 200
     assert (await api.ask("/debug/pprof/block"))[0] == 404
 
