@@ -36,6 +36,7 @@ COMMANDS: Mapping[str, Entry] = {
     "pods": Entry(_LOOK, "objects:pods", "List the pods of this node."),
     "get": Entry(_LOOK, "objects:get", "List objects by kubectl's names: pods, nodes, events..."),
     "describe": Entry(_LOOK, "objects:describe", "Show all details of pods, or of the node."),
+    "why": Entry(_LOOK, "objects:why", "Say why a pod is as it is, and what happens next."),
     "logs": Entry(_LOOK, "objects:logs", "Print the log of a container, or of several."),
     "events": Entry(_LOOK, "objects:events", "List the events of this node."),
     "top": Entry(_LOOK, "usage:top", "Show the current usage of pods, or of the node."),

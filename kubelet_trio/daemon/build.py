@@ -74,6 +74,7 @@ from kubelet_trio.server import (
     add_stats,
     add_topology,
     add_volumes,
+    add_why,
     control_router,
     health_router,
     serve_http,
@@ -306,6 +307,7 @@ async def _serve_health(
 def control_api(agent: Agent, sessions: PageSessions | None = None) -> Router:
     """Return the routes of the control socket; `sessions`: those who may act on the page."""
     router = control_router(agent)
+    add_why(router, agent, agent.why)
     add_stats(router, partial(agent.stats.summary, only_cpu_and_memory=True))
     add_volumes(router, agent.volume_page.page)
     add_topology(router, agent.topology_page.page)

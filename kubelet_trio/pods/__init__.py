@@ -6,6 +6,9 @@ outlive the agent, `steps` carries out plans through the runtime, and `worker` i
 pod, with the registry of them.
 """
 
+from typing import TYPE_CHECKING
+
+from kubelet_trio._deferred import names_on_demand
 from kubelet_trio.pods.admission import (
     DECLARED,
     AdmissionNode,
@@ -44,6 +47,14 @@ from kubelet_trio.pods.worker.registry import PodRegistry
 from kubelet_trio.pods.worker.restarting import RestartRefusedError
 from kubelet_trio.pods.worker.worker import PodWorker
 
+if TYPE_CHECKING:
+    from kubelet_trio.pods.reasons import Blocker, PodFacts, PodWhy, Reason, explain, sentences
+
+# Loaded when somebody asks why a pod is as it is.
+_DEFERRED = dict.fromkeys(
+    ("Blocker", "PodFacts", "PodWhy", "Reason", "explain", "sentences"), "reasons"
+)
+
 __all__ = [
     "DECLARED",
     "AdmissionCheck",
@@ -51,6 +62,7 @@ __all__ = [
     "Admitter",
     "BackOffPolicy",
     "BackOffTable",
+    "Blocker",
     "CgroupOperations",
     "CgroupPolicy",
     "ClusterServiceVariables",
@@ -68,6 +80,7 @@ __all__ = [
     "PlainCgroups",
     "PodCgroupRemover",
     "PodCgroups",
+    "PodFacts",
     "PodFailure",
     "PodManagers",
     "PodNames",
@@ -76,8 +89,10 @@ __all__ = [
     "PodRegistry",
     "PodServices",
     "PodStage",
+    "PodWhy",
     "PodWorker",
     "PullRate",
+    "Reason",
     "Rejected",
     "Remains",
     "ReservedCgroup",
@@ -87,12 +102,16 @@ __all__ = [
     "UserNamespaceManager",
     "check_debuggable",
     "check_runnable",
+    "explain",
     "kernel_version",
     "lacks_features",
     "load_records",
     "report_crash",
     "restarts_after",
+    "sentences",
     "sysctl_rules",
     "unrecorded_pods",
     "wanted_pods",
 ]
+
+__getattr__ = names_on_demand(__name__, _DEFERRED)

@@ -21,6 +21,7 @@ from kubelet_trio.sources.manifest import (
     none_known,
 )
 from kubelet_trio.sources.manifest.decode import decode as decode_manifest
+from kubelet_trio.sources.manifest.static import manifest_of
 from kubelet_trio.sources.merge import run_merge
 from kubelet_trio.sources.runtime_classes import with_overhead
 from kubelet_trio.sources.source import Desired, Source, SourceProblem, SourceSnapshot
@@ -74,6 +75,7 @@ __all__ = [
     "load_ephemeral",
     "load_manifest",
     "manifest_name",
+    "manifest_of",
     "mark_seen",
     "none_known",
     "run_merge",

@@ -18,6 +18,7 @@ from kubelet_trio.server import (
     add_stats,
     add_topology,
     add_volumes,
+    add_why,
     control_router,
     open_unix,
     serve_http,
@@ -35,6 +36,7 @@ class ServedView:
         self.summary = b"{}"  # what is used
         self.volumes = b'{"items":[]}'
         self.topology = b"{}"
+        self.why: object = None  # of every pod
         self.node = b"{}"
         self._ready: queue.Queue[trio.lowlevel.TrioToken] = queue.Queue()
         self._stop = trio.Event()
@@ -73,6 +75,7 @@ class ServedView:
             add_stats(router, self._summary)
             add_volumes(router, self._volumes)
             add_topology(router, self._topology)
+            add_why(router, self.view, lambda _uid: self.why)
             add_node(router, self._node)
             if isinstance(self.view, FakeKubeletApiView):
                 add_images(router, self.view)

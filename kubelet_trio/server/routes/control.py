@@ -7,6 +7,7 @@ states, but never the last one.
 
     GET /pods[?watch=1][&namespace=]              PodList, or watch events
     GET /pods/{namespace}/{name}                  Pod; the name with or without -<node>
+    GET /why/{namespace}/{name}                   why a pod is as it is: `pods.PodWhy`
     GET /events[?watch=1][&namespace=&kind=&name=]  EventList, or watch events
     GET /tree[?format=text]                       the live supervision tree
     GET /status                                   AgentStatus
@@ -53,6 +54,8 @@ SOCKET_NAME = "kubelet-trio.sock"
 LOCK_NAME = "kubelet-trio.lock"
 _JSON = "application/json"
 Restart = Callable[[PodUid, str], Sequence[str]]
+WHY_PATH = "/why/{namespace}/{name}"
+Why = Callable[[PodUid], object]  # JSON as it stands
 Debug = Callable[[PodUid, bytes], str]
 _SYNCED = b'{"type":"BOOKMARK"}\n'  # in a watch: all current objects have been sent
 
@@ -76,6 +79,27 @@ def control_router(view: AgentView) -> Router:
 
     router.add("GET", "/logs/{namespace}/{pod}/{container}", logs)
     return router
+
+
+def why_handler(view: AgentView, why: Why) -> Handler:
+    """Return the handler of `/why/{namespace}/{name}`, for whoever may read pods.
+
+    `why` returns the answer; None if the pod has just gone.
+    """
+
+    async def handle(request: Request) -> Response:
+        pod = known_pod(view, request.params["namespace"], request.params["name"])
+        found = why(pod_uid(pod))
+        if found is None:
+            raise HttpError(404, f'pods "{request.params["name"]}" not found')
+        return _json(found)
+
+    return handle
+
+
+def add_why(router: Router, view: AgentView, why: Why) -> None:
+    """Add /why."""
+    router.add("GET", WHY_PATH, why_handler(view, why))
 
 
 def add_stats(router: Router, summary: Callable[[], Awaitable[bytes]]) -> None:
