@@ -55,7 +55,7 @@ from kubelet_trio.supervision import (
 )
 
 if TYPE_CHECKING:
-    from kubelet_trio.pods import PodWhy
+    from kubelet_trio.pods import EditPlan, PodWhy
 
 # Seconds that unmounting the agent's own mount may take at its end.
 _RELEASE_LIMIT = 5.0
@@ -185,6 +185,18 @@ class Agent:
         text = f"Ephemeral container {container.name} was added on this node"
         self.events_recorder.emit(pod_object_ref(worker.pod), "Normal", "Debugging", text)
         return container.name
+
+    async def plan(self, given: bytes, with_manifests: bool = True) -> EditPlan:
+        """Return what an edit of the manifest directory would do; `given` is the JSON of `Edit`.
+
+        Raises:
+            ManifestError: a manifest is not valid.
+            ValueError: the JSON is not that of an edit, or there is no manifest directory.
+        """
+        from kubelet_trio.agent.edits import EditPlanner, read_edit, without_manifests
+
+        found = await EditPlanner(self.parts).plan(read_edit(given))
+        return found if with_manifests else without_manifests(found)
 
     # Views
 

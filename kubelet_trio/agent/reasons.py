@@ -29,7 +29,7 @@ def explain_pod(parts: Parts, uid: PodUid) -> PodWhy | None:
     """Return why a pod is as it is; None if the node has none of that UID. Never blocks."""
     worker, published = parts.workers.get(uid), parts.reports.statuses.pods.value.get(uid)
     if worker is not None:
-        facts = worker.facts()
+        facts = worker.parts().facts()
         waits_for = tuple(_blocker(parts, each) for each in facts.waits_for)
         facts = replace(facts, waits_for=waits_for)
     elif published is not None:
@@ -46,7 +46,7 @@ def _blocker(parts: Parts, blocker: Blocker) -> Blocker:
     uid = PodUid(blocker.uid)
     worker = parts.workers.get(uid)
     if worker is not None:
-        facts = worker.facts()
+        facts = worker.parts().facts()
         failed = facts.teardown
         trouble = failed.waiting.message if failed is not None else facts.remains
         return Blocker(uid, facts.activity, facts.since, facts.doing, trouble)

@@ -56,6 +56,8 @@ COMMANDS: Mapping[str, Entry] = {
     "debug": Entry(_ACT, "streams:debug", "Add a container to a running pod, to debug it."),
     "port-forward": Entry(_ACT, "streams:port_forward", "Forward local ports to a pod."),
     "apply": Entry(_ACT, "changes:apply", "Write manifests into the agent's directory."),
+    "plan": Entry(_ACT, "changes:plan", "Say what manifests would change, before apply."),
+    "diff": Entry(_ACT, "changes:diff", "Compare manifests with those that are in force."),
     "delete": Entry(_ACT, "changes:delete", "Remove manifests from the agent's directory."),
     "restart": Entry(_ACT, "changes:restart", "Restart the containers of a pod in place."),
     "cp": Entry(_ACT, "streams:cp", "Copy files to or from a container."),

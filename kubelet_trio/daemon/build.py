@@ -70,6 +70,7 @@ from kubelet_trio.server import (
     add_login,
     add_node,
     add_page,
+    add_plan,
     add_restart,
     add_stats,
     add_topology,
@@ -318,6 +319,7 @@ def control_api(agent: Agent, sessions: PageSessions | None = None) -> Router:
     add_exec(router, agent)
     add_restart(router, agent, agent.restart)
     add_debug(router, agent, agent.debug)
+    add_plan(router, agent.plan)
     add_login(router, sessions.new_login if sessions is not None else None)
     return router
 

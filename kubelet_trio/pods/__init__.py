@@ -12,6 +12,8 @@ from kubelet_trio._deferred import names_on_demand
 from kubelet_trio.pods.admission import (
     DECLARED,
     AdmissionNode,
+    Admitted,
+    Preempting,
     Rejected,
     SysctlRules,
     kernel_version,
@@ -35,7 +37,13 @@ from kubelet_trio.pods.records.remains import Remains
 from kubelet_trio.pods.records.userns import UserNamespaceManager
 from kubelet_trio.pods.services import NoManagers, NoServices, PodCgroups, PodManagers, PodServices
 from kubelet_trio.pods.steps.service_variables import ClusterServiceVariables
-from kubelet_trio.pods.types import EndReason, PodFailure, PodStage, TerminationRequest
+from kubelet_trio.pods.types import (
+    EndReason,
+    PendingResize,
+    PodFailure,
+    PodStage,
+    TerminationRequest,
+)
 from kubelet_trio.pods.worker.admitter import AdmissionCheck, Admitter, report_crash
 from kubelet_trio.pods.worker.debugging import (
     DebugRefusedError,
@@ -48,17 +56,35 @@ from kubelet_trio.pods.worker.restarting import RestartRefusedError
 from kubelet_trio.pods.worker.worker import PodWorker
 
 if TYPE_CHECKING:
+    from kubelet_trio.pods.edits import (
+        ContainerChange,
+        EditPlan,
+        ObjectChange,
+        PodChange,
+        Verdict,
+        as_json,
+        changed_fields,
+        container_changes,
+        ended_containers,
+        new_containers,
+        volume_changes,
+    )
     from kubelet_trio.pods.reasons import Blocker, PodFacts, PodWhy, Reason, explain, sentences
 
-# Loaded when somebody asks why a pod is as it is.
-_DEFERRED = dict.fromkeys(
-    ("Blocker", "PodFacts", "PodWhy", "Reason", "explain", "sentences"), "reasons"
+# Loaded when somebody asks why a pod is as it is, or what an edit would do.
+_EDITS = (
+    *("ContainerChange", "EditPlan", "ObjectChange", "PodChange", "Verdict"),
+    *("as_json", "changed_fields", "container_changes", "ended_containers", "new_containers"),
+    "volume_changes",
 )
+_REASONS = ("Blocker", "PodFacts", "PodWhy", "Reason", "explain", "sentences")
+_DEFERRED = {**dict.fromkeys(_EDITS, "edits"), **dict.fromkeys(_REASONS, "reasons")}
 
 __all__ = [
     "DECLARED",
     "AdmissionCheck",
     "AdmissionNode",
+    "Admitted",
     "Admitter",
     "BackOffPolicy",
     "BackOffTable",
@@ -66,7 +92,9 @@ __all__ = [
     "CgroupOperations",
     "CgroupPolicy",
     "ClusterServiceVariables",
+    "ContainerChange",
     "DebugRefusedError",
+    "EditPlan",
     "EndReason",
     "ImageError",
     "ImagePuller",
@@ -75,11 +103,14 @@ __all__ = [
     "NoManagers",
     "NoServices",
     "NodeCgroups",
+    "ObjectChange",
     "OrphanCgroups",
     "OrphanDirectories",
+    "PendingResize",
     "PlainCgroups",
     "PodCgroupRemover",
     "PodCgroups",
+    "PodChange",
     "PodFacts",
     "PodFailure",
     "PodManagers",
@@ -91,6 +122,7 @@ __all__ = [
     "PodStage",
     "PodWhy",
     "PodWorker",
+    "Preempting",
     "PullRate",
     "Reason",
     "Rejected",
@@ -100,17 +132,24 @@ __all__ = [
     "SysctlRules",
     "TerminationRequest",
     "UserNamespaceManager",
+    "Verdict",
+    "as_json",
+    "changed_fields",
     "check_debuggable",
     "check_runnable",
+    "container_changes",
+    "ended_containers",
     "explain",
     "kernel_version",
     "lacks_features",
     "load_records",
+    "new_containers",
     "report_crash",
     "restarts_after",
     "sentences",
     "sysctl_rules",
     "unrecorded_pods",
+    "volume_changes",
     "wanted_pods",
 ]
 

@@ -22,7 +22,7 @@ from kubelet_trio.sources.manifest import (
 )
 from kubelet_trio.sources.manifest.decode import decode as decode_manifest
 from kubelet_trio.sources.manifest.static import manifest_of
-from kubelet_trio.sources.merge import run_merge
+from kubelet_trio.sources.merge import merge, run_merge
 from kubelet_trio.sources.runtime_classes import with_overhead
 from kubelet_trio.sources.source import Desired, Source, SourceProblem, SourceSnapshot
 
@@ -35,10 +35,11 @@ if TYPE_CHECKING:
         load_adopted,
     )
     from kubelet_trio.sources.apiserver import ApiSource
+    from kubelet_trio.sources.edit import Edit, edited
 
 ADOPTED_FILE = "adopted.json"  # below the root directory: see `adoption.store`
 
-# Loaded on first use: only a node of a cluster needs the one, and one that is taken over the other.
+# Loaded on first use: for a node of a cluster, one that is taken over, an edit that is foreseen.
 _DEFERRED = {
     "Adopter": "adoption",
     "AdoptingSource": "adoption",
@@ -46,6 +47,8 @@ _DEFERRED = {
     "as_derived": "adoption",
     "load_adopted": "adoption",
     "ApiSource": "apiserver",
+    "Edit": "edit",
+    "edited": "edit",
 }
 
 __all__ = [
@@ -55,6 +58,7 @@ __all__ = [
     "AdoptingSource",
     "ApiSource",
     "Desired",
+    "Edit",
     "FieldError",
     "FileSource",
     "HttpSource",
@@ -69,6 +73,7 @@ __all__ = [
     "check_cluster_pod",
     "decode_manifest",
     "default_pod",
+    "edited",
     "error_line",
     "is_ignored",
     "load_adopted",
@@ -77,6 +82,7 @@ __all__ = [
     "manifest_name",
     "manifest_of",
     "mark_seen",
+    "merge",
     "none_known",
     "run_merge",
     "with_overhead",

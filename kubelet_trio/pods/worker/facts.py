@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import trio
+from lightkube.models.core_v1 import Pod
 
+from kubelet_trio.containers import differs
 from kubelet_trio.model import pod_uid
-from kubelet_trio.pods.plan import deadline_at, effective_grace
+from kubelet_trio.pods.plan import PodPlan, begin_resize, deadline_at, effective_grace, plan_pod
 from kubelet_trio.pods.reasons import (
     Blocker,
     PodFacts,
@@ -38,9 +40,26 @@ class WorkerParts:
     probes: PodProbes
     turn: NameTurn
     standing: Standing
+    phase: Phase
+    request: TerminationRequest | None
 
-    def facts(self, phase: Phase, request: TerminationRequest | None) -> PodFacts:
+    def plans(self, after: Pod) -> tuple[PodPlan, PodPlan]:
+        """Return what the planner does now, and what it would do with another manifest.
+
+        `after`: with the resources that would be allocated to it. Nothing is changed, and the
+        runtime not asked.
+        """
+        pod, resize = self.allocation.allocated, self.allocation.resize
+        observed, now = self.services.observer.get(pod_uid(pod)), self.services.clock.time()
+        given = self.sync.given(pod, observed, now, resize)
+        if differs(pod, after):
+            resize = begin_resize(pod, after, observed, resize)
+        then = self.sync.given(after, observed, now, resize)
+        return plan_pod(pod, observed, given), plan_pod(after, observed, then)
+
+    def facts(self) -> PodFacts:
         """Return what the worker knows and has decided. Never blocks."""
+        phase, request = self.phase, self.request
         services, pod, standing = self.services, self.allocation.desired, self.standing
         uid, now = pod_uid(pod), services.clock.time()
         observed = services.observer.get(uid)

@@ -39,7 +39,13 @@ from kubelet_trio.pods.steps.executor import FailedStarts, PodExecutor
 from kubelet_trio.pods.steps.progress import Progress
 from kubelet_trio.pods.steps.resize import OnActuated
 from kubelet_trio.pods.steps.stops import ContainerStopper
-from kubelet_trio.pods.types import EndReason, PodFailure, TerminationRequest, WaitingReason
+from kubelet_trio.pods.types import (
+    EndReason,
+    PodFailure,
+    PodResize,
+    TerminationRequest,
+    WaitingReason,
+)
 from kubelet_trio.pods.worker.allocation import PodAllocation
 from kubelet_trio.pods.worker.holds import RETRY_CAP, Holds, NameTurn, is_paused, jittered
 from kubelet_trio.pods.worker.reporter import PodReporter
@@ -88,6 +94,7 @@ class PodSync:
         self.plan: PodPlan | None = None  # of the last round
         self._last_step: tuple[PodPlan, RuntimePod] | None = None
         self._refresh_at = 0.0  # trio time at which the volumes are due
+        self._attempts: dict[str, int] = {}  # as of the last round, from log files
         self._asked: frozenset[ContainerId] = frozenset()  # to restart
 
     def retry(self) -> None:
@@ -160,7 +167,15 @@ class PodSync:
             attempts = await self._services.offload(files.attempts_logged)
         newest = {record.id for c in containers if (record := observed.latest(c.spec.name))}
         self._asked &= newest
-        given = PlanInput(
+        self._attempts = attempts
+        return plan_pod(pod, observed, self.given(pod, observed, now, self._allocation.resize))
+
+    def given(
+        self, pod: Pod, observed: RuntimePod, now: float, resize: PodResize | None
+    ) -> PlanInput:
+        """Return what a plan reads besides the pod and what the runtime reports of it."""
+        containers = list(pod_containers(pod))
+        return PlanInput(
             now=now,
             crash=self._services.crash_back_off,
             policy=self._services.crash_back_off.policy,
@@ -169,11 +184,11 @@ class PodSync:
             started=self._probes.started(observed),
             unhealthy=self._probes.unhealthy(observed),
             pull=self.holds.containers(now),
-            min_attempts=attempts,
+            min_attempts=self._attempts,
             ended=self._reporter.reported_ends(pod),
             keep_dead=self._services.dead_kept,
             restarting_all=self._reporter.restarts_all(pod),
-            resize=self._allocation.resize,
+            resize=resize,
             # Without an error it is another one than the one that failed.
             resize_is_held=bool(self._allocation.error)
             and trio.current_time() < self.holds.resize_until,
@@ -181,7 +196,6 @@ class PodSync:
             restarting=self._reporter.restarting | self._asked,
             asked=self._asked,
         )
-        return plan_pod(pod, observed, given)
 
     async def _refresh_volumes(self, pod: Pod, plan: PodPlan) -> None:
         """Refresh the volumes, if that is due and they have been set up."""

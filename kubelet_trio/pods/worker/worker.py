@@ -72,7 +72,7 @@ from kubelet_trio.pods.worker.sync import PodSync
 from kubelet_trio.probes import ProbeKind
 
 if TYPE_CHECKING:
-    from kubelet_trio.pods.reasons import PodFacts
+    from kubelet_trio.pods.worker.facts import WorkerParts
 
 log = get_logger()
 
@@ -192,12 +192,12 @@ class PodWorker:
         """The pod with the resources that admission counts as used."""
         return self._allocation.counted
 
-    def facts(self) -> PodFacts:
-        """Return what it knows and has decided, to explain the pod. Never blocks."""
+    def parts(self) -> WorkerParts:
+        """Return what explains the pod, and says what an edit would do. Never blocks."""
         from kubelet_trio.pods.worker.facts import WorkerParts  # loaded when somebody asks
 
-        parts = (self._services, self._allocation, self._reporter, self._sync, self._probes)
-        return WorkerParts(*parts, self._turn, self._standing).facts(self.phase, self._request)
+        own = self._services, self._allocation, self._reporter, self._sync, self._probes
+        return WorkerParts(*own, self._turn, self._standing, self.phase, self._request)
 
     def wake(self) -> None:
         """Start another round: something may have changed."""
@@ -404,8 +404,10 @@ class PodWorker:
         if self.is_wanted:
             # From here on the API object may be deleted, and its controller may replace the pod.
             self._services.statuses.finish(self.uid)
-        is_unwanted = partial(self._phase.wait_value, lambda now: now is not Phase.TERMINATED)
-        await self._recording(is_unwanted)
+        await self._recording(self._wait_unwanted)
+
+    async def _wait_unwanted(self) -> None:
+        await self._phase.wait_value(lambda phase: phase is not Phase.TERMINATED)
 
     async def _remove(self) -> PhaseEvent:
         await self._publish_terminated()  # not done yet if it comes from DELETING
@@ -492,8 +494,7 @@ class PodWorker:
             ready=self._probes.ready(observed),
         )
         status = self._reporter.status
-        ip = status.podIP if status is not None else None
-        self._probes.update(self.pod, observed, ip or "")
+        self._probes.update(self.pod, observed, (status and status.podIP) or "")
 
     def _event(self, type_: EventType, reason: str, message: str) -> None:
         self._services.events.emit(pod_object_ref(self.pod), type_, reason, message)

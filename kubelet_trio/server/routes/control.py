@@ -22,6 +22,7 @@ states, but never the last one.
     GET /ui/...                                   the node page, as in `routes.node_page`
     GET /exec/{namespace}/{pod}/{container}       a command; as in the kubelet API
     POST /restart/{namespace}/{pod}[?container=]  restart containers in place; 409 says why not
+    POST /plan[?manifests=1]                      what the edit in the body would do; 409, 422
     POST /debug/{namespace}/{pod}                 add the ephemeral container in the body; 409, 422
     POST /login                                   a one-time login for the node page's actions
     GET /attach/{namespace}/{pod}/{container}     a container's own streams; likewise
@@ -56,6 +57,7 @@ _JSON = "application/json"
 Restart = Callable[[PodUid, str], Sequence[str]]
 WHY_PATH = "/why/{namespace}/{name}"
 Why = Callable[[PodUid], object]  # JSON as it stands
+Plan = Callable[[bytes, bool], Awaitable[object]]  # JSON as it stands
 Debug = Callable[[PodUid, bytes], str]
 _SYNCED = b'{"type":"BOOKMARK"}\n'  # in a watch: all current objects have been sent
 
@@ -233,6 +235,25 @@ def add_debug(router: Router, view: AgentView, debug: Debug) -> None:
         return _json({"container": name})
 
     router.add("POST", "/debug/{namespace}/{pod}", handle)
+
+
+def add_plan(router: Router, plan: Plan) -> None:
+    """Add /plan; `plan` takes the JSON of an edit and returns what it would do.
+
+    It raises ManifestError, or ValueError with the reason why nothing can be edited.
+    """
+
+    async def handle(request: Request) -> Response:
+        from kubelet_trio.sources import ManifestError  # loaded with the first request
+
+        try:
+            return _json(await plan(request.body, request.query.get("manifests") == "1"))
+        except ManifestError as exc:
+            raise HttpError(HTTPStatus.UNPROCESSABLE_ENTITY, str(exc)) from exc
+        except ValueError as exc:
+            raise HttpError(HTTPStatus.CONFLICT, str(exc)) from exc
+
+    router.add("POST", "/plan", handle)
 
 
 async def answer_restart(view: AgentView, restart: Restart, request: Request) -> Response:

@@ -220,7 +220,12 @@ def test_a_crash_loop_waits_as_the_planner_says(
     code: int, reason: str, limits: dict[str, str] | None, words: str
 ) -> None:
     of = pod(container("web", resources=ResourceRequirements(limits=limits)))
-    ended = {"code": code, "created": NOW - 12, "finished": NOW - 10, "reason": reason}
+    ended: dict[str, Any] = {
+        "code": code,
+        "created": NOW - 12,
+        "finished": NOW - 10,
+        "reason": reason,
+    }
     observed = runtime(record("web", EXITED, 3, **ended))
     made = planned(of, observed, now=NOW)
     assert made.retry_at is not None
