@@ -31,7 +31,7 @@ def explain_pod(parts: Parts, uid: PodUid) -> PodWhy | None:
     if worker is not None:
         facts = worker.parts().facts()
         waits_for = tuple(_blocker(parts, each) for each in facts.waits_for)
-        facts = replace(facts, waits_for=waits_for)
+        facts = replace(facts, waits_for=waits_for, admission=_admission(parts, facts))
     elif published is not None:
         facts = _refused(parts, published)
     else:
@@ -39,6 +39,18 @@ def explain_pod(parts: Parts, uid: PodUid) -> PodWhy | None:
     problems = tuple(_problems(parts, facts.pod))
     told = replace(facts, manifest=manifest_of(facts.pod), manifest_problems=problems)
     return explain(told)
+
+
+def _admission(parts: Parts, facts: PodFacts) -> str:
+    """Return what the admission of a pod waits for, with the pods that are ended for it."""
+    if facts.is_admitted or not facts.admission:
+        return facts.admission
+    leaving = sorted(
+        str(pod_key(worker.pod))
+        for worker in parts.workers.values()
+        if worker.is_displaced and worker.stage is not PodStage.TERMINATED
+    )
+    return f"{facts.admission}: {', '.join(leaving)}" if leaving else facts.admission
 
 
 def _blocker(parts: Parts, blocker: Blocker) -> Blocker:

@@ -12,10 +12,13 @@ import trio
 from lightkube.models.core_v1 import Pod
 from trio.testing import MockClock
 
-from kubelet_trio.agent import Agent
+from kubelet_trio.agent import Agent, NodeApiSettings
+from kubelet_trio.agent.node_api import NodeApi
+from kubelet_trio.agent.pages import loopback_page
 from kubelet_trio.cri import ExecResult, RuntimeCallError
-from kubelet_trio.model import inline_offload, pod_uid
+from kubelet_trio.model import inline_offload, metadata, pod_uid
 from kubelet_trio.pods import PodWhy, Reason
+from kubelet_trio.server import Request
 from kubelet_trio.testing import Behaviour, FakeExec, FakeRuntime, FaultKind
 from tests.agent.node import Node, make_pod
 
@@ -254,3 +257,40 @@ async def test_a_pod_that_the_node_has_not(node: Node, autojump_clock: MockClock
     async with node.running() as agent:
         await trio.sleep(1)
         assert agent.why(pod_uid(make_pod())) is None
+
+
+async def test_an_admission_waits_for_pods_by_name(node: Node, autojump_clock: MockClock) -> None:
+    node.allocatable = {"cpu": 2 * 10**9, "memory": 4 * 2**30 * 10**9, "pods": 10 * 10**9}
+    body = "- {{name: web, image: {image}, resources: {{requests: {{cpu: '1.5'}}}}}}"
+    slow = make_pod("slow", containers=body.format(image="slow-stop-20"))
+    # Static pods are critical: one that gives way comes from an API server.
+    annotations = {"kubernetes.io/config.source": "api"}
+    meta = msgspec.structs.replace(metadata(slow), annotations=annotations)
+    slow = msgspec.structs.replace(slow, metadata=meta)
+    critical = make_pod("critical", containers=body.format(image="web"))
+    async with node.running(slow) as agent:
+        await trio.sleep(5)
+        node.feed.put(slow, critical)
+        await trio.sleep(5)
+        found = why(agent, critical)
+        reason = of_kind(found, "admission")
+        assert reason.text.endswith("it waits until other pods have ended: default/slow-node")
+        victim = why(agent, slow)
+        assert "a critical pod needs its room" in victim.summary
+        await trio.sleep(30)
+        assert why(agent, critical).reasons == ()
+
+
+async def test_the_servers_answer_with_it(node: Node, autojump_clock: MockClock) -> None:
+    pod = make_pod(image="missing-x")
+    async with node.running(pod) as agent:
+        await trio.sleep(8)
+        open_to_all = NodeApiSettings("127.0.0.1", always_allow=True, anonymous=True)
+        api = NodeApi(agent, open_to_all, None, inline_offload)._guard()
+        # A static pod is found without the node's name, too.
+        answer = await api(Request("GET", "/why/default/web"))
+        assert msgspec.json.decode(answer.body, type=PodWhy) == why(agent, pod)
+        page = await loopback_page(agent)(Request("GET", "/ui/pods/default/web"))
+        (told,) = msgspec.json.decode(page.body)["why"]
+        assert told.startswith("web: ImagePullBackOff: ")
+        assert ", again in " in told

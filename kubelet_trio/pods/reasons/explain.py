@@ -23,7 +23,7 @@ from kubelet_trio.model import (
     spec,
 )
 from kubelet_trio.pods.reasons.facts import PodFacts
-from kubelet_trio.pods.reasons.obstacles import obstacles
+from kubelet_trio.pods.reasons.obstacles import is_ready, obstacles
 from kubelet_trio.pods.reasons.types import (
     Actual,
     ActualContainer,
@@ -89,10 +89,9 @@ def _kind(container: PodContainer) -> str:
 def _actual(facts: PodFacts) -> Actual:
     observed, status = facts.observed, facts.status
     newest = observed.sandboxes[0] if observed.sandboxes else None
-    conditions = (status.conditions if status is not None else None) or ()
     return Actual(
         phase=(status.phase if status is not None else None) or "Pending",
-        ready=any(c.type == "Ready" and c.status == "True" for c in conditions),
+        ready=is_ready(status),
         activity=facts.activity,
         since=facts.since,
         sandbox=newest.id if newest is not None else "",

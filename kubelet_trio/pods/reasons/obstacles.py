@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lightkube.models.core_v1 import Container
+from lightkube.models.core_v1 import Container, PodStatus
 
 from kubelet_trio.model import (
     ContainerKind,
@@ -58,6 +58,12 @@ def obstacles(facts: PodFacts) -> Iterator[Reason]:
         yield Reason("manifest", f"the newest manifest is not in force: {problem}", blocks=False)
 
 
+def is_ready(status: PodStatus | None) -> bool:
+    """Return whether a published status says that the pod is ready."""
+    conditions = (status.conditions if status is not None else None) or ()
+    return any(c.type == "Ready" and c.status == "True" for c in conditions)
+
+
 def _ending(facts: PodFacts) -> Iterator[Reason]:
     request = facts.request
     if request is None:
@@ -100,13 +106,16 @@ def _admission(facts: PodFacts) -> Iterator[Reason]:
 
 
 def _runtime(facts: PodFacts) -> Iterator[Reason]:
+    blocks = not is_ready(facts.status)  # a pod that is ready goes on: it is only not looked after
     if facts.runtime_problem:
-        yield Reason("runtime", f"the container runtime: {facts.runtime_problem}")
+        text = f"the container runtime: {facts.runtime_problem}"
+        yield Reason("runtime", text, blocks=blocks)
     elif facts.network_problem and not spec(facts.pod).hostNetwork:
-        yield Reason("runtime", f"the network is not ready: {facts.network_problem}")
+        text = f"the network is not ready: {facts.network_problem}"
+        yield Reason("runtime", text, blocks=blocks)
     elif facts.uncertain:
         text = f"what the runtime has of the pod is not certain: {facts.uncertain}"
-        yield Reason("runtime", text)
+        yield Reason("runtime", text, blocks=blocks)
 
 
 def _volumes(facts: PodFacts) -> Iterator[Reason]:

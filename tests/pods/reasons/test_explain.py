@@ -167,7 +167,7 @@ def test_a_pod_as_it_is_wanted_has_no_reason() -> None:
     ],
 )
 def test_what_stands_between(changes: dict[str, Any], expected: Reason) -> None:
-    found = explain(facts(**changes))
+    found = explain(facts(**{"status": None, **changes}))
     assert found.reasons == (expected,)
     who = f"{expected.container}: " if expected.container else ""
     assert found.summary == f"{who}{expected.text}"
@@ -188,6 +188,7 @@ def test_what_stands_between(changes: dict[str, Any], expected: Reason) -> None:
             {"pending": PendingResize("Infeasible", "too much")},
             "its resize is Infeasible: too much",
         ),
+        ({"runtime_problem": "away"}, "the container runtime: away"),
         ({"resize_error": "EBUSY"}, "its resize failed: EBUSY"),
         ({"record_problem": "EROFS"}, "the disk does not take the pod's record: EROFS"),
         (
