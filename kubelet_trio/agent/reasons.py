@@ -23,6 +23,7 @@ from kubelet_trio.pods import (
     explain,
 )
 from kubelet_trio.sources import manifest_of
+from kubelet_trio.supervision import ChildState
 
 
 def explain_pod(parts: Parts, uid: PodUid) -> PodWhy | None:
@@ -37,8 +38,22 @@ def explain_pod(parts: Parts, uid: PodUid) -> PodWhy | None:
     else:
         return None
     problems = tuple(_problems(parts, facts.pod))
-    told = replace(facts, manifest=manifest_of(facts.pod), manifest_problems=problems)
+    told = replace(
+        facts,
+        manifest=manifest_of(facts.pod),
+        worker_failure=_failure(parts, facts.pod),
+        manifest_problems=problems,
+    )
     return explain(told)
+
+
+def _failure(parts: Parts, pod: Pod) -> str:
+    """Return why a pod's worker has crashed, "" unless it waits for its restart."""
+    name = f"{pod_key(pod)}@{pod_uid(pod)}"
+    for child in parts.pods.supervisor.tree().children:
+        if child.name == name and child.state in (ChildState.BACKOFF, ChildState.FAILED):
+            return child.last_error or "unknown"
+    return ""
 
 
 def _admission(parts: Parts, facts: PodFacts) -> str:

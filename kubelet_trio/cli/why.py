@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from kubelet_trio.cli.client import AgentClient
+from kubelet_trio.cli.client import AgentClient, ClientError
 from kubelet_trio.cli.colour import paint
 from kubelet_trio.cli.podstate import Json, items, part
-from kubelet_trio.cli.reading import find_pod
+from kubelet_trio.cli.reading import UnknownPodError, find_pod
 from kubelet_trio.cli.tables import as_text, has_colour, printable
 from kubelet_trio.durations import human_duration, span_words
 
@@ -22,13 +22,24 @@ _SHORT_ID = 13  # characters of a sandbox, as crictl prints
 
 def why(agent: AgentClient, name: str, namespace: str, output: str | None) -> None:
     """Print why a pod is as it is. Raises `ClientError`."""
-    meta = part(find_pod(agent, name, namespace), "metadata")
+    try:
+        meta = part(find_pod(agent, name, namespace), "metadata")
+    except UnknownPodError as exc:
+        raise ClientError("\n".join((str(exc), *_invalid(agent)))) from exc
     found = agent.get("why", str(meta.get("namespace")), str(meta.get("name")))
     if output:
         click.echo(as_text(found, output), nl=False)
         return
     width = max(_NARROWEST, shutil.get_terminal_size().columns)
     click.echo("\n".join(why_lines(found, width, coloured=has_colour())))
+
+
+def _invalid(agent: AgentClient) -> Iterator[str]:
+    """Yield the errors of manifests that are not in force: the pod may be in one of them."""
+    for source in items(agent.get("status"), "sources"):
+        for problem in items(source, "problems"):
+            place, text = problem.get("where"), problem.get("message")
+            yield printable(f"a manifest is not in force: {place}: {text}")
 
 
 def why_lines(found: Json, width: int = 100, *, coloured: bool = False) -> list[str]:

@@ -11,7 +11,7 @@ from lightkube.models.core_v1 import Pod
 from trio.testing import MockClock
 
 from kubelet_trio.agent import Agent
-from kubelet_trio.model import pod_uid
+from kubelet_trio.model import metadata, pod_uid
 from kubelet_trio.pods import EditPlan, PodChange
 from kubelet_trio.sources import Edit, ManifestError, edited
 from tests.agent.node import Node, make_pods
@@ -302,3 +302,33 @@ async def test_a_pod_that_has_ended_runs_again_if_it_is_resized(
         carry_out(node, larger)
         await trio.sleep(20)
         assert watched.happened() == {"main": "start"}
+
+
+async def test_a_critical_pod_displaces_others_by_name(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    node.allocatable = {"cpu": 2 * 10**9, "memory": 4 * 2**30 * 10**9, "pods": 10 * 10**9}
+    (api,) = pods_of(manifest("api", more=LIMITED % 1.5))
+    # Static pods are critical: one that gives way comes from an API server.
+    meta = msgspec.structs.replace(
+        metadata(api), annotations={"kubernetes.io/config.source": "api"}
+    )
+    critical = manifest("critical", more=LIMITED % 1.5)
+    async with node.running(msgspec.structs.replace(api, metadata=meta)) as agent:
+        await trio.sleep(5)
+        (change,) = (await planned(agent, critical)).pods
+        assert change.verdict is not None
+        assert change.verdict.decision == "preempting"
+        assert change.verdict.victims == ("default/api-node",)
+        watched = Watched(node)
+        carry_out(node, critical)
+        await trio.sleep(60)
+        assert watched.happened() == {"main": "restart"}  # one ends, the other starts
+        assert agent.pods.value[pod_uid(api)].status.reason == "Preempting"  # type: ignore[union-attr]
+
+
+async def test_a_node_without_manifests_says_so(node: Node, autojump_clock: MockClock) -> None:
+    async with node.running(silent=True) as agent:
+        await trio.sleep(1)
+        with pytest.raises(ValueError, match="has not read feed yet"):
+            await planned(agent, manifest())

@@ -15,6 +15,7 @@ from trio.testing import MockClock
 from kubelet_trio.agent import Agent, NodeApiSettings
 from kubelet_trio.agent.node_api import NodeApi
 from kubelet_trio.agent.pages import loopback_page
+from kubelet_trio.cli.why import why_lines
 from kubelet_trio.cri import ExecResult, RuntimeCallError
 from kubelet_trio.model import inline_offload, metadata, pod_uid
 from kubelet_trio.pods import PodWhy, Reason
@@ -35,8 +36,11 @@ def why(agent: Agent, pod: Pod) -> PodWhy:
     """Return the answer, which goes through JSON and back."""
     found = agent.why(pod_uid(pod))
     assert found is not None
-    again = msgspec.json.decode(msgspec.json.encode(found), type=PodWhy)
-    assert again == found
+    encoded = msgspec.json.encode(found)
+    assert msgspec.json.decode(encoded, type=PodWhy) == found
+    lines = why_lines(msgspec.json.decode(encoded), 100)
+    assert len(lines) <= 24  # one screen
+    assert max(map(len, lines)) <= 100
     return found
 
 
@@ -294,3 +298,17 @@ async def test_the_servers_answer_with_it(node: Node, autojump_clock: MockClock)
         (told,) = msgspec.json.decode(page.body)["why"]
         assert told.startswith("web: ImagePullBackOff: ")
         assert ", again in " in told
+
+
+async def test_a_worker_that_crashes_is_told(
+    node: Node, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    def broken(*_: object) -> object:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr("kubelet_trio.pods.worker.sync.plan_pod", broken)
+    pod = make_pod()
+    async with node.running(pod) as agent:
+        await trio.sleep(60)
+        reason = of_kind(why(agent, pod), "worker")
+        assert "a bug: ZeroDivisionError" in reason.text

@@ -114,6 +114,8 @@ def test_an_unknown_pod_is_refused_by_name(agent: ServedView) -> None:
     result = invoke(agent.root, "why", "other")
     assert result.exit_code == 1
     assert 'pods "other" not found' in result.output
+    # It may be in a manifest that is not in force.
+    assert "a manifest is not in force: web.yaml: spec.containers: Required value" in result.output
 
 
 def test_a_pod_without_reasons_says_nothing_of_them(agent: ServedView) -> None:

@@ -81,6 +81,7 @@ class PodFacts:
         teardown: the last failure of its teardown.
         remains: why dead containers of it are left.
         record_problem: why its record is not on disk.
+        worker_failure: why its worker has crashed, while it waits for its restart.
         manifest_problems: why its newest manifest is not in force.
     """
 
@@ -114,4 +115,5 @@ class PodFacts:
     remains: str = ""
     record_problem: str = ""
     deadline: float | None = None
+    worker_failure: str = ""
     manifest_problems: tuple[str, ...] = field(default=())

@@ -40,6 +40,8 @@ _ENDS = {
 
 def obstacles(facts: PodFacts) -> Iterator[Reason]:
     """Yield the reasons why a pod is not as it is wanted."""
+    if facts.worker_failure:
+        yield Reason("worker", f"its worker has failed, a bug: {facts.worker_failure}")
     yield from _ending(facts)
     if facts.stage is PodStage.SYNC:
         yield from _name(facts)

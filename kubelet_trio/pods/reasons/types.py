@@ -64,7 +64,7 @@ class Reason:
 
     Attributes:
         kind: `ending`, `name`, `admission`, `runtime`, `step`, `volume`, `image`, `back-off`,
-            `start`, `init`, `probe`, `gate`, `resize`, `record`, `manifest` or `ended`.
+            `start`, `init`, `probe`, `gate`, `resize`, `record`, `manifest`, `worker` or `ended`.
         text: a sentence without times.
         container: the one that it holds up, "" for the whole pod.
         since: when it began; None: not known.
