@@ -324,7 +324,7 @@ async def test_a_critical_pod_displaces_others_by_name(
         carry_out(node, critical)
         await trio.sleep(60)
         assert watched.happened() == {"main": "restart"}  # one ends, the other starts
-        assert agent.pods.value[pod_uid(api)].status.reason == "Preempting"  # type: ignore[union-attr]
+        assert agent.pods.value[pod_uid(api)].status.reason == "Preempting"
 
 
 async def test_a_node_without_manifests_says_so(node: Node, autojump_clock: MockClock) -> None:
