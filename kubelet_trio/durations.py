@@ -119,3 +119,10 @@ def human_duration(seconds: float) -> str:
 
 def _two(first: int, unit: str, second: int, smaller: str) -> str:
     return f"{first}{unit}{second}{smaller}" if second else f"{first}{unit}"
+
+
+def span_words(since: float | None, until: float | None, now: float) -> str:
+    """Return `for 22s, again in 18s`: how long something lasts, and when it is tried again."""
+    lasted = f"for {human_duration(now - since)}" if since is not None and since <= now else ""
+    ahead = f"again in {human_duration(until - now)}" if until is not None and until > now else ""
+    return ", ".join(part for part in (lasted, ahead) if part)

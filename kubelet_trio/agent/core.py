@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import trio
 from lightkube.models.core_v1 import Pod
@@ -52,6 +53,9 @@ from kubelet_trio.supervision import (
     GaveUpError,
     TreeNode,
 )
+
+if TYPE_CHECKING:
+    from kubelet_trio.pods import EditPlan, PodWhy
 
 # Seconds that unmounting the agent's own mount may take at its end.
 _RELEASE_LIMIT = 5.0
@@ -182,6 +186,18 @@ class Agent:
         self.events_recorder.emit(pod_object_ref(worker.pod), "Normal", "Debugging", text)
         return container.name
 
+    async def plan(self, given: bytes, with_manifests: bool = True) -> EditPlan:
+        """Return what an edit of the manifest directory would do; `given` is the JSON of `Edit`.
+
+        Raises:
+            ManifestError: a manifest is not valid.
+            ValueError: the JSON is not that of an edit, or there is no manifest directory.
+        """
+        from kubelet_trio.agent.edits import EditPlanner, read_edit, without_manifests
+
+        found = await EditPlanner(self.parts).plan(read_edit(given))
+        return found if with_manifests else without_manifests(found)
+
     # Views
 
     @property
@@ -284,6 +300,12 @@ class Agent:
     def running_pods(self) -> Iterator[RuntimePod]:
         """Return the sandboxes and containers of each pod that has a running one."""
         return self.parts.runtime.pleg.running_pods()
+
+    def why(self, uid: PodUid) -> PodWhy | None:
+        """Return why a pod is as it is; None if the node has no such pod. Never blocks."""
+        from kubelet_trio.agent.reasons import explain_pod  # loaded when somebody asks
+
+        return explain_pod(self.parts, uid)
 
     def log_path(self, uid: PodUid, container_id: ContainerId) -> Path | None:
         record = self.parts.runtime.pleg.find(uid, container_id)

@@ -126,7 +126,7 @@ class NodeApi:
         return AccessReviews(reviews.accesses, settings.authorized_ttl, settings.unauthorized_ttl)
 
     def _router(self, *, read_only: bool = False) -> Router:
-        from kubelet_trio.agent.pages import node_page, stats_pages
+        from kubelet_trio.agent.pages import node_page, stats_pages, why_page
         from kubelet_trio.server import SYSTEM_LOGS, ApiParts, kubelet_router
 
         agent = self.agent
@@ -142,6 +142,9 @@ class NodeApi:
             meter=agent.meter,
         )
         router = kubelet_router(parts, read_only=read_only)
+        if not read_only:
+            # Not without authentication: outputs of probes are in it.
+            router.add("GET", *why_page(agent))
         if not read_only and self.settings.options.enable_debugging_handlers:
             # The page shows logs, so it goes with the handlers of logs.
             router.add("GET", "/ui/{path...}", node_page(agent))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
@@ -13,8 +13,17 @@ import trio
 from kubelet_trio.agent.core import Agent
 from kubelet_trio.agent.metrics import AgentMetrics
 from kubelet_trio.agent.stats import AgentStats
-from kubelet_trio.model import get_logger
-from kubelet_trio.server import SERVING, Handler, Port, Request, Response, serve_http
+from kubelet_trio.model import PodUid, get_logger
+from kubelet_trio.server import (
+    SERVING,
+    WHY_PATH,
+    Handler,
+    Port,
+    Request,
+    Response,
+    serve_http,
+    why_handler,
+)
 from kubelet_trio.supervision import ChildSpec
 
 if TYPE_CHECKING:
@@ -76,12 +85,25 @@ def node_page(agent: Agent, actions: Router | None = None) -> Router:
         agent.clock.time,
         os.cpu_count() or 1,
         actions=actions,
+        reasons=partial(_reasons, agent),
     )
+
+
+def _reasons(agent: Agent, uid: PodUid) -> Sequence[str]:
+    from kubelet_trio.pods import sentences  # loaded when somebody asks
+
+    why = agent.why(uid)
+    return list(sentences(why)) if why is not None else []
 
 
 async def _to_page(_: Request) -> Response:
     await trio.lowlevel.checkpoint()
     return Response(302, headers=(("Location", "/ui/"),))
+
+
+def why_page(agent: Agent) -> tuple[str, Handler]:
+    """Return the path and the handler that says why a pod is as it is."""
+    return WHY_PATH, why_handler(agent, agent.why)
 
 
 def stats_pages(stats: AgentStats, metrics: AgentMetrics) -> Mapping[str, Handler]:

@@ -72,7 +72,7 @@ def delete(
 def _read_all(files: Sequence[str], node: str) -> list[Given]:
     found: list[Given] = []
     for name in files:
-        for text, origin in _texts(name):
+        for text, origin in read_texts(name):
             for given in read_given(text, origin, node):
                 if given.key in [other.key for other in found]:
                     raise ClientError(f"{origin}: {given.key} is in an earlier file, too")
@@ -80,7 +80,11 @@ def _read_all(files: Sequence[str], node: str) -> list[Given]:
     return found
 
 
-def _texts(name: str) -> Iterator[tuple[bytes, str]]:
+def read_texts(name: str) -> Iterator[tuple[bytes, str]]:
+    """Yield the manifests at a path, in a directory or on stdin, with their origins.
+
+    Raises `ClientError`.
+    """
     if name == "-":
         yield sys.stdin.buffer.read(), "<stdin>"
         return

@@ -42,9 +42,9 @@ class AgentClient:
         """Ask the agent for a change; return its decoded JSON. Raises `ClientError`."""
         return msgspec.json.decode(b"".join(self._ask("POST", segments, query)))
 
-    def send(self, body: bytes, *segments: str) -> Any:
-        """Ask the agent for a change that a body says; likewise. Raises `ClientError`."""
-        return msgspec.json.decode(b"".join(self._ask("POST", segments, {}, body)))
+    def send(self, body: bytes, *segments: str, **query: str) -> Any:
+        """Ask the agent for what a body says; likewise. Raises `ClientError`."""
+        return msgspec.json.decode(b"".join(self._ask("POST", segments, query, body)))
 
     def text(self, *segments: str, **query: str) -> str:
         """Return the text at a path. Raises `ClientError`."""

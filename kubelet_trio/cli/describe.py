@@ -35,14 +35,15 @@ def describe_pod(
     now: float,
     manifest_errors: Sequence[str] = (),
     progress: Sequence[str] = (),
+    why: Sequence[str] = (),
 ) -> str:
     """Return the description of a pod with its events, oldest first.
 
-    `manifest_errors` are those of the manifest that it would follow if it were valid; `progress` is
-    what is under way.
+    `manifest_errors` are those of the manifest that it would follow if it were valid; `progress`
+    is what is under way, `why` what stands between the pod and what is wanted of it.
     """
     lines = [
-        *_head(pod, manifest_errors, progress),
+        *_head(pod, manifest_errors, progress, why),
         *_containers("Init Containers", pod, "initContainers", "initContainerStatuses"),
         *_containers("Containers", pod, "containers", "containerStatuses"),
         *_containers(
@@ -56,7 +57,9 @@ def describe_pod(
     return printable("\n".join(lines) + "\n")
 
 
-def _head(pod: Json, manifest_errors: Sequence[str], progress: Sequence[str]) -> Iterator[str]:
+def _head(
+    pod: Json, manifest_errors: Sequence[str], progress: Sequence[str], why: Sequence[str]
+) -> Iterator[str]:
     meta, spec, status = part(pod, "metadata"), part(pod, "spec"), part(pod, "status")
     node = spec.get("nodeName") or _NONE
     if host := status.get("hostIP"):
@@ -77,6 +80,7 @@ def _head(pod: Json, manifest_errors: Sequence[str], progress: Sequence[str]) ->
         ("Message", [status.get("message") or ""]),
         ("Manifest Errors", manifest_errors),
         ("Progress", progress),
+        ("Why", why),
         ("IP", [status.get("podIP") or ""]),
     ]
     # kubectl prints these fields only if they are set, all others always.
@@ -87,6 +91,7 @@ def _head(pod: Json, manifest_errors: Sequence[str], progress: Sequence[str]) ->
         "Message",
         "Manifest Errors",
         "Progress",
+        "Why",
     }
     shown = [(name, v) for name, v in fields if any(v) or name not in may_be_left_out]
     width = max(len(name) for name, _ in shown) + 3

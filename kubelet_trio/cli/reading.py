@@ -72,7 +72,18 @@ def describe_pod(agent: AgentClient, name: str, namespace: str) -> None:
     now = time.time()
     pulls = pull_texts(status, str(meta.get("uid")), now)
     progress = [f"{container}: {text}" for container, text in pulls.items()]
-    click.echo(describe(pod, mine, now, manifest_errors(status, pod), progress), nl=False)
+    why = _why(agent, meta)
+    click.echo(describe(pod, mine, now, manifest_errors(status, pod), progress, why), nl=False)
+
+
+def _why(agent: AgentClient, meta: Json) -> list[str]:
+    """Return the reasons that the agent gives for a pod's state, none if it cannot be asked."""
+    from kubelet_trio.cli.why import why_texts
+
+    try:
+        return why_texts(agent.get("why", meta.get("namespace", ""), meta.get("name", "")))
+    except ClientError:
+        return []  # the pod has gone meanwhile, or the agent is older
 
 
 def exec_path(

@@ -71,10 +71,12 @@ from kubelet_trio.server import (
     add_login,
     add_node,
     add_page,
+    add_plan,
     add_restart,
     add_stats,
     add_topology,
     add_volumes,
+    add_why,
     control_router,
     health_router,
     serve_http,
@@ -323,6 +325,7 @@ async def _serve_health(
 def control_api(agent: Agent, sessions: PageSessions | None = None) -> Router:
     """Return the routes of the control socket; `sessions`: those who may act on the page."""
     router = control_router(agent)
+    add_why(router, agent, agent.why)
     add_stats(router, partial(agent.stats.summary, only_cpu_and_memory=True))
     add_volumes(router, agent.volume_page.page)
     add_topology(router, agent.topology_page.page)
@@ -333,6 +336,7 @@ def control_api(agent: Agent, sessions: PageSessions | None = None) -> Router:
     add_exec(router, agent)
     add_restart(router, agent, agent.restart)
     add_debug(router, agent, agent.debug)
+    add_plan(router, agent.plan)
     add_login(router, sessions.new_login if sessions is not None else None)
     return router
 

@@ -1,6 +1,6 @@
 """The library: a kubelet inside another trio program. Start with `open_kubelet`."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kubelet_trio.cri import (
     ExecResult,
@@ -32,6 +32,9 @@ from kubelet_trio.embed.world import World, node_paths
 from kubelet_trio.managers import ManagerSettings, TopologyOptions
 from kubelet_trio.sources import FieldError, ManifestError
 
+if TYPE_CHECKING:
+    from kubelet_trio.pods import PodWhy
+
 __all__ = [
     "CommandFailedError",
     "ContainerUnavailableError",
@@ -54,6 +57,7 @@ __all__ = [
     "PodNotReadyError",
     "PodResizeError",
     "PodWatch",
+    "PodWhy",
     "ResourcesLike",
     "RunningPod",
     "Runtime",
@@ -84,3 +88,12 @@ _SHOWN: tuple[Any, ...] = (
 )
 for _public in _SHOWN:
     _public.__module__ = "kubelet_trio"
+
+
+def __getattr__(name: str) -> Any:
+    if name != "PodWhy":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from kubelet_trio.pods import PodWhy  # loaded when somebody asks
+
+    PodWhy.__module__ = "kubelet_trio"
+    return PodWhy

@@ -32,7 +32,15 @@ from kubelet_trio.pleg import PidfdExitWaiter
 from kubelet_trio.pods import BackOffPolicy, PodRecord, wanted_pods
 from kubelet_trio.probes import ProcOrphans
 from kubelet_trio.runtimes import make_runtime
-from kubelet_trio.server import SERVING, SOCKET_NAME, Port, control_router, serve_http
+from kubelet_trio.server import (
+    SERVING,
+    SOCKET_NAME,
+    Port,
+    add_plan,
+    add_why,
+    control_router,
+    serve_http,
+)
 from kubelet_trio.sources import FileSource, Source
 from kubelet_trio.supervision import ChildSpec
 from kubelet_trio.volumes import KernelMounter, has_tmpfs_noswap
@@ -167,7 +175,10 @@ async def _serve_control(
     listeners = await port.listen(task_status.started)
     path = agent.settings.node.root_dir / SOCKET_NAME
     try:
-        await serve_http(control_router(agent), listeners)
+        router = control_router(agent)
+        add_why(router, agent, agent.why)
+        add_plan(router, agent.plan)
+        await serve_http(router, listeners)
     finally:
         # The next kubelet on this directory, and the commands, must not find a dead socket.
         path.unlink(missing_ok=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 from lightkube.models.core_v1 import Pod, PodStatus
@@ -47,6 +47,9 @@ from kubelet_trio.model import (
     pod_uid,
     spec,
 )
+
+if TYPE_CHECKING:
+    from kubelet_trio.pods import PodWhy
 
 _DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 _PENDING = PodStatus(phase="Pending")
@@ -192,6 +195,20 @@ class RunningPod:
     def why_not_resized(self) -> str:
         """What a resize waits for, such as `Deferred: Node didn't have enough ...`, or ""."""
         return why_not_resized(self.pod)
+
+    def why(self) -> PodWhy | None:
+        """Return why the pod is as it is, from what its worker knows and has decided.
+
+        `summary` is one sentence. The rest is what is wanted, what is, the `reasons` between them,
+        the newest first, and what happens `next`, with times in Unix seconds. It asks nothing of
+        the runtime and disturbs nothing, so it may be called at any time. None once the pod has
+        left the node.
+
+        Raises:
+            KubeletClosedError: the kubelet has ended.
+        """
+        self._core.check_open()
+        return self._core.agent.why(self.uid)
 
     async def wait_ended(self) -> PodStatus:
         """Wait until all containers have ended for good; return the pod's status.

@@ -6,9 +6,14 @@ outlive the agent, `steps` carries out plans through the runtime, and `worker` i
 pod, with the registry of them.
 """
 
+from typing import TYPE_CHECKING
+
+from kubelet_trio._deferred import names_on_demand
 from kubelet_trio.pods.admission import (
     DECLARED,
     AdmissionNode,
+    Admitted,
+    Preempting,
     Rejected,
     SysctlRules,
     kernel_version,
@@ -40,7 +45,13 @@ from kubelet_trio.pods.services import (
     PodServices,
 )
 from kubelet_trio.pods.steps.service_variables import ClusterServiceVariables
-from kubelet_trio.pods.types import EndReason, PodFailure, PodStage, TerminationRequest
+from kubelet_trio.pods.types import (
+    EndReason,
+    PendingResize,
+    PodFailure,
+    PodStage,
+    TerminationRequest,
+)
 from kubelet_trio.pods.worker.admitter import AdmissionCheck, Admitter, report_crash
 from kubelet_trio.pods.worker.debugging import (
     DebugRefusedError,
@@ -52,17 +63,46 @@ from kubelet_trio.pods.worker.registry import PodRegistry
 from kubelet_trio.pods.worker.restarting import RestartRefusedError
 from kubelet_trio.pods.worker.worker import PodWorker
 
+if TYPE_CHECKING:
+    from kubelet_trio.pods.edits import (
+        ContainerChange,
+        EditPlan,
+        ObjectChange,
+        PodChange,
+        Verdict,
+        as_json,
+        changed_fields,
+        container_changes,
+        ended_containers,
+        new_containers,
+        volume_changes,
+    )
+    from kubelet_trio.pods.reasons import Blocker, PodFacts, PodWhy, Reason, explain, sentences
+
+# Loaded when somebody asks why a pod is as it is, or what an edit would do.
+_EDITS = (
+    *("ContainerChange", "EditPlan", "ObjectChange", "PodChange", "Verdict"),
+    *("as_json", "changed_fields", "container_changes", "ended_containers", "new_containers"),
+    "volume_changes",
+)
+_REASONS = ("Blocker", "PodFacts", "PodWhy", "Reason", "explain", "sentences")
+_DEFERRED = {**dict.fromkeys(_EDITS, "edits"), **dict.fromkeys(_REASONS, "reasons")}
+
 __all__ = [
     "DECLARED",
     "AdmissionCheck",
     "AdmissionNode",
+    "Admitted",
     "Admitter",
     "BackOffPolicy",
     "BackOffTable",
+    "Blocker",
     "CgroupOperations",
     "CgroupPolicy",
     "ClusterServiceVariables",
+    "ContainerChange",
     "DebugRefusedError",
+    "EditPlan",
     "EndReason",
     "ImageError",
     "ImagePuller",
@@ -72,12 +112,16 @@ __all__ = [
     "NoManagers",
     "NoServices",
     "NodeCgroups",
+    "ObjectChange",
     "OrphanCgroups",
     "OrphanDirectories",
+    "PendingResize",
     "PlainCgroups",
     "PodCgroupRemover",
     "PodCgroups",
+    "PodChange",
     "PodClaims",
+    "PodFacts",
     "PodFailure",
     "PodManagers",
     "PodNames",
@@ -86,8 +130,11 @@ __all__ = [
     "PodRegistry",
     "PodServices",
     "PodStage",
+    "PodWhy",
     "PodWorker",
+    "Preempting",
     "PullRate",
+    "Reason",
     "Rejected",
     "Remains",
     "ReservedCgroup",
@@ -95,14 +142,25 @@ __all__ = [
     "SysctlRules",
     "TerminationRequest",
     "UserNamespaceManager",
+    "Verdict",
+    "as_json",
+    "changed_fields",
     "check_debuggable",
     "check_runnable",
+    "container_changes",
+    "ended_containers",
+    "explain",
     "kernel_version",
     "lacks_features",
     "load_records",
+    "new_containers",
     "report_crash",
     "restarts_after",
+    "sentences",
     "sysctl_rules",
     "unrecorded_pods",
+    "volume_changes",
     "wanted_pods",
 ]
+
+__getattr__ = names_on_demand(__name__, _DEFERRED)

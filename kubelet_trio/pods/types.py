@@ -28,6 +28,15 @@ class Hold:
 
     until: float
     waiting: WaitingReason
+    since: float = 0.0  # of the failure, Unix seconds; 0: not known
+
+
+@dataclass(frozen=True, slots=True)
+class Doing:
+    """A step that a worker is in, such as `setting up volumes`, since when (Unix seconds)."""
+
+    what: str
+    since: float
 
 
 class PodStage(enum.Enum):

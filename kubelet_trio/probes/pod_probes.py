@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import trio
-from lightkube.models.core_v1 import Pod, PodStatus
+from lightkube.models.core_v1 import Pod, PodStatus, Probe
 
 from kubelet_trio.model import (
     ContainerId,
@@ -125,6 +125,20 @@ class PodProbes:
             if record.state is ContainerState.RUNNING
             and self._result(container, kind, record) is ProbeResult.FAILURE
         }
+
+    def current(self, observed: RuntimePod) -> Iterator[tuple[ProbeRunner, ProbeState, Probe]]:
+        """Yield each probe of a running container with its state, for `why`."""
+        for (name, kind), runner in self._runners.items():
+            found, record = self._view.container(name), observed.latest(name)
+            probe = kind.of(found.spec) if found is not None else None
+            if probe is None or record is None or record.state is not ContainerState.RUNNING:
+                continue
+            if self._is_started(record) is (kind is ProbeKind.STARTUP):
+                continue  # it does not run now: see `is_due`
+            state = runner.state
+            if state is None or state.container_id != record.id:
+                state = self._begin(kind, record)
+            yield runner, state, probe
 
     def _probed(
         self, observed: RuntimePod, kind: ProbeKind

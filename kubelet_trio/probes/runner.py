@@ -74,6 +74,8 @@ class ProbeRunner:
     is_started: Callable[[ContainerRecord], bool]
     changed: Callable[[], None]  # called when the result has changed
     state: ProbeState | None = None
+    said: str = ""  # what the last run that counted has found
+    said_at: float = 0.0  # Unix seconds
     _kicked: Bell = field(default_factory=Bell, init=False)
 
     def kick(self) -> None:
@@ -150,6 +152,7 @@ class ProbeRunner:
             self._event("ProbeWarning", container, f"{kind} probe warning: {finding.output}")
         probe = self.kind.of(container.spec)
         assert probe is not None
+        self.said, self.said_at = finding.output, self.services.clock.time()
         before, self.state = self.state, self.state.after(probe, is_success=finding.is_success)
         if self.state.result is not before.result:
             log.info(

@@ -14,6 +14,7 @@ from kubelet_trio.server.ports import SERVING, Port, Ports
 from kubelet_trio.server.routes.control import (
     LOCK_NAME,
     SOCKET_NAME,
+    WHY_PATH,
     add_debug,
     add_exec,
     add_history,
@@ -21,11 +22,14 @@ from kubelet_trio.server.routes.control import (
     add_login,
     add_node,
     add_page,
+    add_plan,
     add_restart,
     add_stats,
     add_topology,
     add_volumes,
+    add_why,
     control_router,
+    why_handler,
 )
 from kubelet_trio.server.routes.health import Check, health_router, is_healthy
 from kubelet_trio.server.sockets import find_holder, open_tcp, open_unix, peer_name, root_lock
@@ -91,6 +95,7 @@ __all__ = [
     "SERVING",
     "SOCKET_NAME",
     "SYSTEM_LOGS",
+    "WHY_PATH",
     "AccessReviews",
     "AgentStatus",
     "AgentView",
@@ -129,10 +134,12 @@ __all__ = [
     "add_login",
     "add_node",
     "add_page",
+    "add_plan",
     "add_restart",
     "add_stats",
     "add_topology",
     "add_volumes",
+    "add_why",
     "allow_all",
     "control_router",
     "ensure_self_signed",
@@ -155,6 +162,7 @@ __all__ = [
     "root_lock",
     "serve_connection",
     "serve_http",
+    "why_handler",
 ]
 
 __getattr__ = names_on_demand(__name__, _DEFERRED)

@@ -21,7 +21,8 @@ from kubelet_trio.sources.manifest import (
     none_known,
 )
 from kubelet_trio.sources.manifest.decode import decode as decode_manifest
-from kubelet_trio.sources.merge import run_merge
+from kubelet_trio.sources.manifest.static import manifest_of
+from kubelet_trio.sources.merge import merge, run_merge
 from kubelet_trio.sources.runtime_classes import with_overhead
 from kubelet_trio.sources.source import Desired, Source, SourceProblem, SourceSnapshot
 
@@ -34,11 +35,13 @@ if TYPE_CHECKING:
         load_adopted,
     )
     from kubelet_trio.sources.apiserver import ApiSource
+    from kubelet_trio.sources.edit import Edit, edited
     from kubelet_trio.sources.slice_files import SliceFiles
 
 ADOPTED_FILE = "adopted.json"  # below the root directory: see `adoption.store`
 
-# Loaded on first use: nodes of a cluster, nodes that are taken over, and nodes with claims.
+# Loaded on first use: for a node of a cluster, one that is taken over or has claims, and for an
+# edit that is foreseen.
 _DEFERRED = {
     "Adopter": "adoption",
     "AdoptingSource": "adoption",
@@ -47,6 +50,8 @@ _DEFERRED = {
     "load_adopted": "adoption",
     "ApiSource": "apiserver",
     "SliceFiles": "slice_files",
+    "Edit": "edit",
+    "edited": "edit",
 }
 
 __all__ = [
@@ -56,6 +61,7 @@ __all__ = [
     "AdoptingSource",
     "ApiSource",
     "Desired",
+    "Edit",
     "FieldError",
     "FileSource",
     "HttpSource",
@@ -71,13 +77,16 @@ __all__ = [
     "check_cluster_pod",
     "decode_manifest",
     "default_pod",
+    "edited",
     "error_line",
     "is_ignored",
     "load_adopted",
     "load_ephemeral",
     "load_manifest",
     "manifest_name",
+    "manifest_of",
     "mark_seen",
+    "merge",
     "none_known",
     "run_merge",
     "with_overhead",

@@ -9,7 +9,15 @@ the plugin's `tear_down` undoes.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -48,6 +56,7 @@ from kubelet_trio.volumes.spec import (
     MappingPlugin,
     VolumeSpec,
 )
+from kubelet_trio.volumes.waits import VolumeWait
 
 log = get_logger()
 
@@ -64,6 +73,8 @@ class _Retry:
 
     backoff: Backoff = field(default_factory=lambda: Backoff(FIRST_DELAY, LONGEST_DELAY))
     next_at: float = 0.0  # trio time
+    began: float = field(default_factory=trio.current_time)
+    error: str = ""  # of the last attempt
     missing: str = ""  # the driver that the last attempt did not find
     bell: Bell = field(default_factory=Bell)  # rung when something that it waits for has changed
 
@@ -233,7 +244,7 @@ class AsyncVolumes:
             try:
                 await attempt()
             except VolumeError as exc:
-                retry.missing = missing_driver(exc)
+                retry.missing, retry.error = missing_driver(exc), str(exc)
                 retry.next_at = trio.current_time() + retry.backoff.next_delay()
                 log.warning("volume.set_up_failed", volume=name, error=str(exc))
                 if self.events is not None:
@@ -247,6 +258,12 @@ class AsyncVolumes:
         for (pod, _), retry in self._retries.items():
             if pod == uid:
                 retry.bell.ring()
+
+    def waits(self, uid: PodUid) -> Iterator[VolumeWait]:
+        """Yield the volumes of a pod that are not set up yet."""
+        for (pod, name), retry in self._retries.items():
+            if pod == uid:
+                yield VolumeWait(name, retry.began, retry.error, retry.next_at)
 
     async def _news(self, retry: _Retry) -> None:
         """Wait until the cause of the last failure may be gone."""

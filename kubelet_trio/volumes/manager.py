@@ -75,6 +75,7 @@ from kubelet_trio.volumes.sub_path import read_inside
 from kubelet_trio.volumes.teardown import count_volumes, plugin_directories, tear_down
 from kubelet_trio.volumes.unused import UnusedVolumes
 from kubelet_trio.volumes.used import names_used_late, used_volumes
+from kubelet_trio.volumes.waits import QuickSetUp, VolumeWait
 
 if TYPE_CHECKING:
     from kubelet_trio.volumes.labels import VolumeLabels
@@ -131,6 +132,7 @@ class VolumeManager:
         self._walks = Walks()
         self._events = events
         self._volume_meter = VolumeMeter(meter or Meter())
+        self._quick: dict[PodUid, QuickSetUp] = {}  # under way
         empty_dir = EmptyDir(self._pods_dir, mounter, facts.memory_allocatable, facts.tmpfs_noswap)
         self._plugins: Mapping[str, VolumePlugin] = {
             "emptyDir": empty_dir,
@@ -210,15 +212,23 @@ class VolumeManager:
         specs = await self._specs.read(pod, volumes)
         return specs if self._labels is None else await self._labels.label(specs)
 
+    def waits(self, uid: PodUid) -> list[VolumeWait]:
+        """Return the volumes of a pod that are being set up now, or tried again later."""
+        quick = self._quick.get(uid)
+        own = [VolumeWait(quick.name, quick.since)] if quick is not None else []
+        return [*own, *self._async.waits(uid)]
+
     async def _set_up(
         self, pod: Pod, specs: Sequence[VolumeSpec], *, is_first: bool = True
     ) -> None:
         """Set up volumes of quick kinds, in one hop to a thread. Raises `VolumeError`."""
         rows: list[Operation] = []
+        self._quick[pod_uid(pod)] = at = QuickSetUp(specs[0].name if len(specs) == 1 else "")
         try:
             async with self._progress_events(pod, specs):
-                await self._offload(self._set_up_all, specs, rows)
+                await self._offload(self._set_up_all, specs, rows, at)
         finally:
+            self._quick.pop(pod_uid(pod), None)
             self._volume_meter.note_mounted(pod_uid(pod), rows, is_first=is_first)
 
     async def _mount_all(
@@ -451,17 +461,25 @@ class VolumeManager:
         )
 
     def _set_up_all(
-        self, specs: Iterable[VolumeSpec], rows: list[Operation], *, missing: bool = False
+        self,
+        specs: Iterable[VolumeSpec],
+        rows: list[Operation],
+        at: QuickSetUp | None = None,
+        *,
+        missing: bool = False,
     ) -> None:
         """Set up all volumes, also after a failure. Raises `VolumeError` for the first one.
 
         Args:
             specs: the volumes.
             rows: gets a row for each.
+            at: told which one is being set up.
             missing: skip those that are set up.
         """
         failure: VolumeError | None = None
         for spec in specs:
+            if at is not None:
+                at.name = spec.name
             try:
                 if missing and self._is_set_up(spec):
                     continue

@@ -102,6 +102,16 @@ async def test_the_node_page_is_behind_the_guard_and_nowhere_else(path: str) -> 
     assert await status_of(quiet._router(), path) == 404
 
 
+async def test_why_is_for_those_who_may_read_pods() -> None:
+    agent = build_agent(load_settings(["--node-ip=127.0.0.1"]), {})
+    known = dataclasses.replace(SHUT, always_allow=True, client_ca_file="/ca")
+    api = NodeApi(agent, known, None, thread_offload)
+    assert await status_of(api._guard(), "/why/default/web") == 401
+    assert await status_of(api._router(read_only=True), "/why/default/web") == 404
+    with pytest.raises(HttpError, match='pods "web" not found'):
+        await api._router()(Request("GET", "/why/default/web"))
+
+
 async def test_who_may_gets_the_node_page() -> None:
     agent = build_agent(load_settings(["--node-ip=127.0.0.1"]), {})
     open_to_all = dataclasses.replace(SHUT, always_allow=True, anonymous=True)

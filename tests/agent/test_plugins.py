@@ -45,13 +45,13 @@ def sockets(agent: Agent) -> dict[str, str]:
 
 async def test_a_plugin_without_a_handler_is_told_so(node: Node, autojump_clock: MockClock) -> None:
     path = node.base / "root" / "plugins_registry" / "disk-reg.sock"
-    plugin = FakePlugin(path, type="DRAPlugin")
+    plugin = FakePlugin(path, type="OtherPlugin")
     async with node.running() as agent:
         async with plugin.serving():
             assert await plugin.wait_told() == (
                 False,
                 "RegisterPlugin error -- no handler registered for plugin type: "
-                f"'DRAPlugin' at socket {path}",
+                f"'OtherPlugin' at socket {path}",
             )
             assert list(sockets(agent)) == ["disk-reg.sock"]
             labels = f'socket_path="{path}",state="desired_state_of_world"'

@@ -15,9 +15,11 @@ from kubelet_trio.server import (
     add_exec,
     add_images,
     add_node,
+    add_plan,
     add_stats,
     add_topology,
     add_volumes,
+    add_why,
     control_router,
     open_unix,
     serve_http,
@@ -35,6 +37,8 @@ class ServedView:
         self.summary = b"{}"  # what is used
         self.volumes = b'{"items":[]}'
         self.topology = b"{}"
+        self.why: object = None  # of every pod
+        self.plan: Callable[[bytes, bool], object] = lambda _given, _manifests: {}
         self.node = b"{}"
         self._ready: queue.Queue[trio.lowlevel.TrioToken] = queue.Queue()
         self._stop = trio.Event()
@@ -56,6 +60,9 @@ class ServedView:
     async def _summary(self) -> bytes:
         return self.summary
 
+    async def _plan(self, given: bytes, with_manifests: bool) -> object:
+        return self.plan(given, with_manifests)
+
     async def _volumes(self) -> bytes:
         return self.volumes
 
@@ -73,6 +80,8 @@ class ServedView:
             add_stats(router, self._summary)
             add_volumes(router, self._volumes)
             add_topology(router, self._topology)
+            add_plan(router, self._plan)
+            add_why(router, self.view, lambda _uid: self.why)
             add_node(router, self._node)
             if isinstance(self.view, FakeKubeletApiView):
                 add_images(router, self.view)

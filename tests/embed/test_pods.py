@@ -36,6 +36,15 @@ async def test_a_pod_lives_as_long_as_its_scope(
     assert kubelet.pods.value == {}
 
 
+async def test_a_program_asks_why(kubelet: Kubelet, autojump_clock: MockClock) -> None:
+    async with kubelet.run_pod(pod()) as running:
+        await running.wait_ready()
+        why = running.why()
+        assert why is not None
+        assert (why.summary, why.wanted.source) == ("it runs and is ready", "embedded")
+    assert running.why() is None
+
+
 async def test_every_run_of_a_pod_is_a_new_pod(kubelet: Kubelet, autojump_clock: MockClock) -> None:
     uids = set()
     for _ in range(3):

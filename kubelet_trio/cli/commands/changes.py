@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
 
-from kubelet_trio.cli.commands.options import namespace_option, reads
+from kubelet_trio.cli.commands.options import namespace_option, output_option, reads
 
 if TYPE_CHECKING:
     from kubelet_trio.cli.client import AgentClient
@@ -82,3 +83,62 @@ def delete(
     if not files and not names:
         raise click.UsageError("name a pod, or a manifest: delete POD, delete -f FILE")
     delete_files(agent, names, files, namespace, waits=wait)
+
+
+_prune_option = click.option(
+    "--prune",
+    is_flag=True,
+    help="As if the agent's directory had nothing else: pods that are not named end.",
+)
+
+
+@click.command()
+@_files_option
+@_prune_option
+@output_option
+@reads
+def plan(agent: AgentClient, files: tuple[str, ...], prune: bool, output: str | None) -> None:
+    """Say what an edit would do before it is made, as `apply -f` would make it.
+
+    Which pods start, end, are replaced or resized in place, with their containers and volumes, and
+    whether the node would admit them. Exits with 0 if nothing would change, 1 if something would, 2
+    in trouble (a manifest is not valid, no agent), 3 if the node would refuse a part.
+    """
+    from kubelet_trio.cli import plan as planning
+
+    _exit(lambda: planning.plan(agent, _named(files, "plan"), prune=prune, output=output))
+
+
+@click.command()
+@_files_option
+@_prune_option
+@reads
+def diff(agent: AgentClient, files: tuple[str, ...], prune: bool) -> None:
+    """Compare manifests with those that are in force, as the agent has them: with defaults.
+
+    Values of secrets are not shown. Exits as diff(1): 0 no difference, 1 differences, 2 trouble.
+    """
+    from kubelet_trio.cli import plan as planning
+
+    _exit(lambda: planning.diff(agent, _named(files, "diff"), prune=prune))
+
+
+class _TroubleError(click.ClickException):
+    exit_code = 2  # `cli.plan.TROUBLE`
+
+
+def _named(files: tuple[str, ...], command: str) -> tuple[str, ...]:
+    if not files:
+        raise click.UsageError(f"name a manifest: {command} -f FILE")
+    return files
+
+
+def _exit(command: Callable[[], int]) -> None:
+    """Exit with the code of a command; trouble is 2, since 1 is an answer."""
+    from kubelet_trio.cli.client import ClientError
+
+    try:
+        code = command()
+    except ClientError as exc:
+        raise _TroubleError(str(exc)) from exc
+    click.get_current_context().exit(code)

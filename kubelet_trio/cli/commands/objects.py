@@ -12,6 +12,7 @@ from kubelet_trio.cli.commands.options import (
     listing,
     namespace_option,
     one_namespace,
+    output_option,
     parse_selector,
     reads,
 )
@@ -65,6 +66,19 @@ def describe(agent: AgentClient, what: tuple[str, ...], **options: Any) -> None:
     from kubelet_trio.cli import getting
 
     getting.describe(agent, what, one_namespace(options))
+
+
+@click.command()
+@click.argument("name", metavar="[pod/]NAME", shell_complete=completed_by("pod_names"))
+@output_option
+@all_namespaces_option
+@namespace_option
+@reads
+def why(agent: AgentClient, name: str, output: str | None, **options: Any) -> None:
+    """Say why a pod is as it is: what is wanted, what is, what stands between, what comes next."""
+    from kubelet_trio.cli import why as explaining
+
+    explaining.why(agent, name, one_namespace(options), output)
 
 
 @click.command()

@@ -55,7 +55,7 @@ from kubelet_trio.pods.plan.sandbox import (
 )
 from kubelet_trio.pods.plan.starts import Starts, has_changed
 from kubelet_trio.pods.plan.termination import restart_grace
-from kubelet_trio.pods.types import WaitingReason
+from kubelet_trio.pods.types import Hold, WaitingReason
 
 
 def plan_pod(pod: Pod, observed: RuntimePod, given: PlanInput) -> PodPlan:
@@ -87,7 +87,7 @@ class _Planner:
     stop: dict[ContainerId, StopContainer] = field(default_factory=dict)
     start: list[StartContainer] = field(default_factory=list)
     remove: dict[ContainerId, None] = field(default_factory=dict)
-    waiting: dict[str, WaitingReason] = field(default_factory=dict)
+    holds: dict[str, Hold] = field(default_factory=dict)
     retry_at: float | None = None
 
     def plan(self) -> PodPlan:
@@ -123,8 +123,9 @@ class _Planner:
             sandbox_attempt=next_attempt(self.observed),
             resize=ResizePod() if given.resize is not None else None,
             start=tuple(self.start),
-            waiting=self.waiting,
+            waiting=self._waiting(),
             retry_at=self.retry_at,
+            holds=self.holds,
         )
 
     # In a usable sandbox
@@ -152,8 +153,9 @@ class _Planner:
             sandbox_id=sandbox.id,
             resize=self._plan_resize(),
             start=tuple(self.start),
-            waiting=self.waiting,
+            waiting=self._waiting(),
             retry_at=self.retry_at,
+            holds=self.holds,
         )
 
     def _add_init(self, init: InitPlan) -> None:
@@ -239,6 +241,9 @@ class _Planner:
     def _of_kind(self, kind: ContainerKind) -> list[PodContainer]:
         return [c for c in pod_containers(self.pod) if c.kind is kind]
 
+    def _waiting(self) -> dict[str, WaitingReason]:
+        return {name: hold.waiting for name, hold in self.holds.items()}
+
     def _stop(self, record: ContainerRecord, message: str, grace: int | None = None) -> None:
         self.stop[record.id] = StopContainer(record.id, record.name, message, grace)
 
@@ -247,7 +252,7 @@ class _Planner:
         starts = Starts(self.pod, self.observed, self.given)
         hold = starts.hold(container, self.sandbox)
         if hold is not None:
-            self.waiting[container.spec.name] = hold.waiting
+            self.holds[container.spec.name] = hold
             self.retry_at = min(self.retry_at or hold.until, hold.until)
             return
         latest = self.observed.latest(container.spec.name)

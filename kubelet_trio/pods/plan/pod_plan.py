@@ -83,6 +83,8 @@ class PodPlan:
     start: tuple[StartContainer, ...] = ()
     waiting: Mapping[str, WaitingReason] = field(default_factory=dict)  # by container name
     retry_at: float | None = None  # Unix time at which the first back-off ends
+    # The holds behind `waiting`, for `reasons`. Two plans that differ only here do the same.
+    holds: Mapping[str, Hold] = field(default_factory=dict, compare=False)  # by container name
     finished: bool = False  # every container has ended and none will start again
 
     @property

@@ -33,6 +33,10 @@ class PodNames:
         queue = self._queues.get(key, {})
         return uid in queue and queue[uid].is_set()
 
+    def holder(self, key: PodKey) -> PodUid | None:
+        """Return the UID that has the name now; None if nobody has."""
+        return next(iter(self._queues.get(key, ())), None)
+
     def let_pass(self, key: PodKey, uid: PodUid, other: PodUid) -> None:
         """Give the name, if this UID holds it, to another that waits, and wait as the next."""
         queue = self._queues.get(key, {})

@@ -37,6 +37,7 @@ from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.steps.errors import ContainerStartError, HookError
 from kubelet_trio.pods.steps.hooks import Hook, run_hook
 from kubelet_trio.pods.steps.inputs import container_inputs
+from kubelet_trio.pods.steps.progress import Progress
 from kubelet_trio.pods.steps.sandbox import RunningSandbox
 from kubelet_trio.pods.steps.stops import ContainerStopper, hook_ip
 from kubelet_trio.pods.types import WaitingReason
@@ -65,9 +66,12 @@ METERED_KINDS = {
 class ContainerStarter:
     """Starts the containers of one pod. Its executor is the only caller."""
 
-    def __init__(self, services: PodServices, stopper: ContainerStopper) -> None:
+    def __init__(
+        self, services: PodServices, stopper: ContainerStopper, progress: Progress
+    ) -> None:
         self._services = services
         self._stopper = stopper
+        self._progress = progress
 
     async def start(
         self, pod: Pod, node: NodeSettings, start: StartContainer, sandbox: RunningSandbox
@@ -88,15 +92,19 @@ class ContainerStarter:
     async def _start(
         self, pod: Pod, node: NodeSettings, start: StartContainer, sandbox: RunningSandbox
     ) -> None:
-        container = start.container
+        container, name = start.container, start.container.spec.name
+        self._progress.at(f"getting the image of container {name}")
         # The image first: the config needs its reference and its user.
         image = await self._ensure_images(pod, container, sandbox)
+        self._progress.at(f"preparing container {name}")
         config, share = await self._config(pod, node, start, image, sandbox)
+        self._progress.at(f"creating container {name}")
         container_id = await self._create(pod, container, config, sandbox)
         # Not before: a start that fails earlier has a wait of its own (`Holds`).
         if start.back_off is not None:
             self._services.crash_back_off.put(*start.back_off)
         self._event(pod, container, "Normal", "Created", "Container created")
+        self._progress.at(f"starting container {name}")
         try:
             await self._services.runtime.start_container(container_id)
             await self._observe(pod, container_id)
@@ -185,6 +193,7 @@ class ContainerStarter:
         lifecycle = container.spec.lifecycle
         if lifecycle is None or lifecycle.postStart is None:
             return
+        self._progress.at(f"running the postStart hook of container {container.spec.name}")
         observed = self._services.observer.get(pod_uid(pod))
         ip = hook_ip(self._services, observed, pod)
         hook = Hook(pod, container.spec, container_id, lifecycle.postStart, ip)

@@ -30,6 +30,7 @@ from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.steps.concurrency import run_together
 from kubelet_trio.pods.steps.containers import ContainerStarter
 from kubelet_trio.pods.steps.errors import ContainerStartError, ResizeFailedError, StepError
+from kubelet_trio.pods.steps.progress import Progress
 from kubelet_trio.pods.steps.resize import OnActuated, PodResizing
 from kubelet_trio.pods.steps.sandbox import (
     RunningSandbox,
@@ -53,6 +54,7 @@ class PodExecutor:
         stopper: ContainerStopper,
         on_sandbox: Callable[[Pod, PodPlan], Awaitable[None]],
         on_actuated: OnActuated,
+        progress: Progress,
     ) -> None:
         """Take the seams.
 
@@ -61,7 +63,8 @@ class PodExecutor:
         """
         self._services = services
         self._stopper = stopper
-        self._starter = ContainerStarter(services, stopper)
+        self._starter = ContainerStarter(services, stopper, progress)
+        self._progress = progress
         self._on_sandbox = on_sandbox
         self._on_actuated = on_actuated
 
@@ -73,6 +76,7 @@ class PodExecutor:
         """
         try:
             await self._stop(pod, plan, observed)
+            self._progress.at("removing dead containers" if plan.remove_containers else "")
             # One after the other: the container whose end made all of them restart is to be
             # removed last (KEP-5532).
             for container_id in plan.remove_containers:
@@ -85,7 +89,9 @@ class PodExecutor:
         limited = self._services.node_of(pod)
         sandbox_id, made = plan.sandbox_id, None
         if plan.create_sandbox:
-            sandbox_id, made = await create_sandbox(self._services, pod, limited, plan, observed)
+            sandbox_id, made = await create_sandbox(
+                self._services, pod, limited, plan, observed, self._progress
+            )
             await self._on_sandbox(pod, plan)
         if sandbox_id is None:
             return {}
@@ -103,6 +109,7 @@ class PodExecutor:
         if plan.resize is None:
             return None
         try:
+            self._progress.at("resizing")
             await resizing.run(plan.resize, starts=bool(plan.start))
         except StepError as exc:
             return exc
@@ -138,7 +145,8 @@ class PodExecutor:
             for container in observed.running()
             if container.sandbox_id == sandbox_id
         )
-        await self._services.runtime.stop_pod_sandbox(sandbox_id)
+        with self._progress.beside("stopping a sandbox"):
+            await self._services.runtime.stop_pod_sandbox(sandbox_id)
 
     async def _start_all(
         self,

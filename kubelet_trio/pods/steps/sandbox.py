@@ -23,6 +23,7 @@ from kubelet_trio.pods.records.files import PodFiles
 from kubelet_trio.pods.records.userns import UserNamespaceError
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.steps.errors import PodRejectedError, StepError
+from kubelet_trio.pods.steps.progress import Progress
 from kubelet_trio.volumes import AttachLimitError, VolumeError
 
 ATTACH_LIMIT = "VolumeAttachmentLimitExceeded"  # of pkg/kubelet/volumemanager
@@ -89,7 +90,12 @@ async def _handler(services: PodServices, pod: Pod) -> str:
 
 
 async def create_sandbox(
-    services: PodServices, pod: Pod, node: NodeSettings, plan: PodPlan, observed: RuntimePod
+    services: PodServices,
+    pod: Pod,
+    node: NodeSettings,
+    plan: PodPlan,
+    observed: RuntimePod,
+    progress: Progress,
 ) -> tuple[SandboxId, SandboxSpec]:
     """Create a pod's sandbox and read its status, which has its addresses.
 
@@ -97,13 +103,17 @@ async def create_sandbox(
     """
     _emit_events(services, pod, node, observed)
     try:
+        progress.at("preparing the sandbox")
         made = await sandbox_spec(services, pod, node, plan.sandbox_attempt)
         # The order of the Go kubelet's syncPod: cgroup, directories, volumes, claims, then the
         # sandbox, whose config names the cgroup and the log directory.
         await services.cgroups.ensure(pod)
         await services.offload(PodFiles(pod, node).prepare)
+        progress.at("setting up volumes")
         await services.volumes.mount(pod)
+        progress.at("preparing devices of claims")
         await services.claims.prepare(pod)
+        progress.at("creating the sandbox")
         sandbox_id = await services.runtime.run_pod_sandbox(made.config, made.handler)
     except CgroupError as exc:
         message = f"unable to ensure pod container exists: {exc}"

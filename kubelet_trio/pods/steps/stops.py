@@ -32,6 +32,7 @@ from kubelet_trio.pods.plan import stop_timeout
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.steps.errors import HookError
 from kubelet_trio.pods.steps.hooks import Hook, run_hook
+from kubelet_trio.pods.steps.progress import Progress
 from kubelet_trio.pods.types import TerminationRequest
 
 log = get_logger()
@@ -55,6 +56,7 @@ class ContainerStopper:
 
     services: PodServices
     hooks: HookRecord
+    progress: Progress
 
     async def stop(
         self,
@@ -76,7 +78,12 @@ class ContainerStopper:
         ends = trio.current_time() + grace
         await self.run_pre_stop(pod, record, grace, None)
         left = ends - trio.current_time()
-        await self.services.runtime.stop_container(record.id, stop_timeout(left))
+        await self.stop_now(record, left)
+
+    async def stop_now(self, record: ContainerRecord, left: float) -> None:
+        """Stop a container without its hook, with `left` seconds. Raises `RuntimeCallError`."""
+        with self.progress.beside(f"stopping container {record.name}"):
+            await self.services.runtime.stop_container(record.id, stop_timeout(left))
 
     def announce(self, pod: Pod, record: ContainerRecord, message: str) -> None:
         """Emit the event that a container is being stopped."""
@@ -91,7 +98,8 @@ class ContainerStopper:
         if handler is None or grace <= 0 or self.hooks.has_pre_stopped(record.id):
             return
         ip = hook_ip(self.services, self.services.observer.get(pod_uid(pod)), pod)
-        with trio.move_on_after(grace) as scope:
+        running = self.progress.beside(f"running the preStop hook of container {record.name}")
+        with trio.move_on_after(grace) as scope, running:
             try:
                 await run_hook(self.services, Hook(pod, container, record.id, handler, ip))
             except HookError as exc:

@@ -37,13 +37,13 @@ from kubelet_trio.pods.plan import (
     effective_grace,
     remaining_grace,
     stop_stages,
-    stop_timeout,
 )
 from kubelet_trio.pods.records.files import PodFiles
 from kubelet_trio.pods.records.remains import is_at_rest, remove_dead
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.steps.concurrency import run_together
 from kubelet_trio.pods.steps.errors import TeardownIncompleteError
+from kubelet_trio.pods.steps.progress import Progress
 from kubelet_trio.pods.steps.stops import ContainerStopper, stop_message
 from kubelet_trio.pods.types import DISRUPTIONS, EndReason, TerminationRequest
 from kubelet_trio.volumes import VOLUME_ERRORS
@@ -68,6 +68,7 @@ class Teardown:
     stopped: Callable[[RuntimePod], Awaitable[None]]  # called once the containers have stopped
     at_rest: Callable[[], None]  # called once nothing of it runs
     left: Callable[[str], None]  # called with the reason if dead containers cannot be removed
+    progress: Progress
 
     @property
     def clears(self) -> bool:
@@ -81,6 +82,7 @@ async def tear_down(teardown: Teardown) -> None:
     """Tear the pod down. Raises one of `TEARDOWN_ERRORS` if that must be retried."""
     # On disk before the first stop, so that a restarted agent continues with it. If the write
     # fails, the decision in memory is enough.
+    teardown.progress.at("recording the decision to end it")
     await teardown.recorded()
     observed = await _fresh(teardown)
     async with AsyncExitStack() as stack:  # left from the last line to the first
@@ -97,6 +99,7 @@ async def remove_rest(teardown: Teardown) -> None:
 
     Raises as `tear_down` does.
     """
+    teardown.progress.at("recording the decision to end it")
     await teardown.recorded()
     observed = await _fresh(teardown)
     if not is_at_rest(observed):  # a call that was cut short took effect after the teardown
@@ -109,6 +112,7 @@ async def remove_rest(teardown: Teardown) -> None:
 
 async def _fresh(teardown: Teardown) -> RuntimePod:
     """List the pod: a cancelled sync may have created more than was observed."""
+    teardown.progress.at("listing what the runtime has of it")
     observed = await teardown.services.observer.refresh(pod_uid(teardown.pod), listing=True)
     if is_at_rest(observed):
         teardown.at_rest()
@@ -123,6 +127,7 @@ async def adopt_containers(teardown: Teardown, observed: RuntimePod) -> AsyncIte
     """Stop the containers: main ones, then sidecars in reverse order, all in one grace period."""
     yield
     running = {c.name: c for c in observed.running()}
+    teardown.progress.at("")
     turn = _Turn.first()
     steps = []
     for stage in stop_stages(teardown.pod, running):
@@ -178,9 +183,8 @@ async def _stop(
         following.call_off()
         return
     left = remaining_grace(request.requested_at, grace, clock.time())
-    stop = partial(teardown.services.runtime.stop_container, container.id, stop_timeout(left))
     try:
-        await stop()
+        await teardown.stopper.stop_now(container, left)
     except RuntimeCallError:
         following.call_off()
         raise
@@ -191,6 +195,7 @@ async def _stop(
 async def adopt_sandbox(teardown: Teardown) -> AsyncIterator[None]:
     """Stop the sandboxes; remove them and the dead containers if the teardown `clears`."""
     yield
+    teardown.progress.at("stopping and removing the sandbox")
     runtime = teardown.services.runtime
     observed = teardown.services.observer.get(pod_uid(teardown.pod))
     ready = [sandbox.id for sandbox in observed.sandboxes if sandbox.ready]
@@ -240,6 +245,7 @@ async def adopt_claims(teardown: Teardown) -> AsyncIterator[None]:
     # (`StatusInput.has_claims`): the scheduler gives them to others then.
     uid, claims = pod_uid(teardown.pod), teardown.services.claims
     if claims.holds(uid):
+        teardown.progress.at("giving back devices of claims")
         await claims.unprepare(teardown.pod)
         await teardown.stopped(teardown.services.observer.get(uid))
 
@@ -248,6 +254,7 @@ async def adopt_claims(teardown: Teardown) -> AsyncIterator[None]:
 async def adopt_volumes(teardown: Teardown) -> AsyncIterator[None]:
     """Unmount and remove the volumes; one that cannot be unmounted stays and is an error."""
     yield
+    teardown.progress.at("unmounting the volumes")
     # umount(2) fails with EBUSY while a process uses the volume: its containers have stopped.
     await teardown.services.volumes.unmount(pod_uid(teardown.pod))
 
@@ -256,6 +263,7 @@ async def adopt_volumes(teardown: Teardown) -> AsyncIterator[None]:
 async def adopt_cgroup(teardown: Teardown) -> AsyncIterator[None]:
     """Remove the pod's cgroup, which is empty by now."""
     yield
+    teardown.progress.at("removing the cgroup")
     # A cgroup with a process in it cannot be removed (cgroups(7)).
     await teardown.services.cgroups.remove(pod_uid(teardown.pod))
 
@@ -267,6 +275,7 @@ async def adopt_directories(teardown: Teardown) -> AsyncIterator[None]:
     if not teardown.remove:
         return
     services = teardown.services
+    teardown.progress.at("removing logs and directories")
     files = PodFiles(teardown.pod, services.node())
     # The record goes last, with the directory: a restart in between finds the rest.
     await services.offload(files.remove_logs)

@@ -130,8 +130,38 @@ class Admitter:
         self._admit_waiting(waiting, workers, remembered, node, reserved)
         for worker in sorted(resizing, key=_resize_order):
             if not worker.is_ending:  # preempted by a pod before it
-                present = [w for w in workers if w is not worker and _counts(w, reserved)]
+                present = [w for w in workers if w is not worker and counts(w, reserved)]
                 self._resize(worker, present, remembered, node, trigger)
+
+    def would_admit(
+        self, pod: Pod, others: Sequence[Pod], replaces: Collection[PodUid] = ()
+    ) -> Decision:
+        """Return what would be decided on a pod that came now; reserve and change nothing.
+
+        Args:
+            pod: the pod.
+            others: all that would be on the node beside it.
+            replaces: pods that it does not start before the end of.
+        """
+        decision = self._decided(pod, others, self._node(), [])
+        if isinstance(decision, Rejected) and not decision.reason.startswith(_SHORT):
+            return decision
+        leaving = [*replaces]
+        if isinstance(decision, Preempting):
+            leaving += [pod_uid(victim) for victim in decision.victims]
+        refusal = call_contained(self._managers.would_refuse, pod, leaving)
+        if isinstance(refusal, Exception):
+            return _undecided(pod, refusal)
+        return decision if refusal is None else Rejected(refusal.reason, refusal.message)
+
+    def would_resize(
+        self, desired: Pod, allocated: Pod, others: Sequence[Pod]
+    ) -> PendingResize | Preempting | None:
+        """Return why a resize would not be granted now; None if it would. Changes nothing."""
+        why = call_contained(decide_resize, desired, allocated, others, self._node())
+        if isinstance(why, Exception):
+            return deferred(desired, Rejected(UNEXPECTED, f"{why!r}"))
+        return why
 
     def _admit_waiting(
         self,
@@ -145,7 +175,7 @@ class Admitter:
         for worker in waiting:
             if worker.is_ending:
                 continue  # preempted by a pod before it
-            present = [w for w in workers if w is not worker and _counts(w, reserved)]
+            present = [w for w in workers if w is not worker and counts(w, reserved)]
             leaving = [w.counted for w in present if w.is_displaced]
             others = [*(w.counted for w in present if not w.is_displaced), *remembered]
             decision = self._decided(worker.pod, others, node, leaving)
@@ -299,7 +329,7 @@ def _resize_order(worker: PodWorker) -> tuple[bool, int, bool, float]:
     return resize_order(allocation.desired, allocation.allocated, allocation.pending_since)
 
 
-def _counts(worker: PodWorker, reserved: Collection[PodUid]) -> bool:
+def counts(worker: PodWorker, reserved: Collection[PodUid]) -> bool:
     """Return whether a pod's resources count as used."""
     if worker.stage is PodStage.TERMINATED:
         return False

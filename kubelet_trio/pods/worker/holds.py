@@ -12,7 +12,7 @@ from lightkube.models.core_v1 import Pod
 from kubelet_trio.model import Backoff, PodKey, PodUid, get_logger, pod_object_ref, spec
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.steps.executor import FailedStarts
-from kubelet_trio.pods.types import Hold
+from kubelet_trio.pods.types import Hold, WaitingReason
 
 log = get_logger()
 
@@ -33,6 +33,7 @@ class Holds:
     def __init__(self) -> None:
         self.pod_until = 0.0  # trio time: a step for the whole pod failed
         self.resize_until = 0.0  # trio time: its resize failed
+        self._pod_failed = 0.0, WaitingReason("")  # trio time of the failure, and what failed
         self._holds: dict[str, Hold] = {}  # containers that failed to start
         self._backoffs: dict[str, Backoff] = {}  # by container, "" for the pod
 
@@ -46,9 +47,17 @@ class Holds:
         """Hold back a resize that failed: it may take long until it can succeed."""
         self.resize_until = trio.current_time() + jittered(RETRY_CAP)
 
-    def hold_pod(self) -> None:
+    def hold_pod(self, failed: WaitingReason) -> None:
         """Hold back the whole pod: a step for it failed."""
+        self._pod_failed = trio.current_time(), failed
         self.pod_until = trio.current_time() + self._next_delay(_POD)
+
+    def pod(self, now: float) -> Hold | None:
+        """Return what holds back the whole pod, if something does; `now` is Unix seconds."""
+        ahead = self.pod_until - trio.current_time()
+        since, failed = self._pod_failed
+        behind = trio.current_time() - since
+        return Hold(now + ahead, failed, now - behind) if ahead > 0 else None
 
     def note(self, tried: Iterable[str], failed: FailedStarts, now: float) -> None:
         """Hold back the containers that failed to start; release the others that were tried.
@@ -62,7 +71,7 @@ class Holds:
                 self._backoffs.pop(name, None)
         for name, error in failed.items():
             until = error.retry_at or now + self._next_delay(name)
-            self._holds[name] = Hold(until, error.waiting)
+            self._holds[name] = Hold(until, error.waiting, now)
 
     def containers(self, now: float) -> dict[str, Hold]:
         """Return which containers are held back, by name."""

@@ -8,7 +8,7 @@ no source wants, no matter which agent started it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
@@ -37,7 +37,7 @@ from kubelet_trio.pods.records.record import PodRecord, is_removed
 from kubelet_trio.pods.records.remains import is_at_rest
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.types import EndReason, PodStage, ResizeTrigger, TerminationRequest
-from kubelet_trio.pods.worker.admitter import Admitter, RefusedPods
+from kubelet_trio.pods.worker.admitter import Admitter, RefusedPods, counts
 from kubelet_trio.pods.worker.worker import PodWorker
 from kubelet_trio.sources import Desired
 from kubelet_trio.supervision import ChildSpec, Restart, call_contained
@@ -126,6 +126,20 @@ class PodRegistry:
     @property
     def workers(self) -> Mapping[PodUid, PodWorker]:
         return self._workers
+
+    @property
+    def admitter(self) -> Admitter:
+        """Decides who may run; asked what it would decide, it changes nothing."""
+        return self._admitter
+
+    def counted(self, without: Collection[PodUid] = ()) -> list[Pod]:
+        """Return the pods that admission counts now, except for some."""
+        workers = [w for uid, w in self._workers.items() if uid not in without]
+        remembered = [r.pod for r in self._remembered() if r.uid not in without]
+        return [w.counted for w in workers if counts(w, ())] + remembered
+
+    def _remembered(self) -> list[PodRecord]:
+        return [r for r in self._records.values() if r.admitted and r.termination is None]
 
     def apply(self, desired: Desired) -> None:
         """Start, update and end workers, so that they match the newest desired set."""
@@ -279,7 +293,7 @@ class PodRegistry:
                 worker.admit()  # a Go kubelet started it: taking over its node ends no pod
         self._admitter.admit(
             list(self._workers.values()),
-            [r.pod for r in self._records.values() if r.admitted and r.termination is None],
+            [r.pod for r in self._remembered()],
             trigger=trigger,
             all_known=self._complete.is_set(),
         )

@@ -82,7 +82,7 @@ class PodReporter:
         self._decided = Bell()
         self._asked = 0  # how many times `wait_kept` was called
         self._kept: AsyncValue[int] = AsyncValue(0)  # the last of those calls that `keep` served
-        self._problem = ""  # why the last write of the record failed
+        self.problem = ""  # why the last write of the record failed; "": it did not
         # Two tasks of one worker publish during a teardown: its own, and the one for probes.
         self._turn = trio.Lock()
         # Kept over restarts of the agent: activeDeadlineSeconds counts from it.
@@ -147,7 +147,7 @@ class PodReporter:
             self._emit_back_offs(pod, waiting or {})
             # An edit of labels changes no status, but must be shown too.
             is_new = status != self._status or pod is not self._shown
-            if is_new or self._problem:
+            if is_new or self.problem:
                 self._status = status
                 # Recorded first: an agent killed in between must not take back what it published.
                 await self._try_write(pod, request)
@@ -267,7 +267,7 @@ class PodReporter:
                 asked = self._asked  # a decision during the write needs another write
                 await self.save(pod, request())
                 self._kept.value = asked
-            with trio.move_on_after(_RETRY if self._problem else math.inf):
+            with trio.move_on_after(_RETRY if self.problem else math.inf):
                 await self._decided.wait_ring()
 
     async def wait_kept(self) -> None:
@@ -304,7 +304,7 @@ class PodReporter:
         """Record that the resources of `pod` are allocated; return whether the disk took it."""
         async with self._turn:
             await self._try_write(pod, None, resize)
-            return not self._problem
+            return not self.problem
 
     async def _try_write(
         self, pod: Pod, request: TerminationRequest | None, resize: PodResize | None = None
@@ -313,9 +313,9 @@ class PodReporter:
         try:
             await self._write(pod, request, resize)
         except OSError as exc:
-            if self._problem != str(exc):
+            if self.problem != str(exc):
                 log.warning("pod.record_failed", error=str(exc))
-            self._problem = str(exc)  # the next `publish` or `keep` tries again
+            self.problem = str(exc)  # the next `publish` or `keep` tries again
 
     async def _write(
         self, pod: Pod, request: TerminationRequest | None, resize: PodResize | None = None
@@ -337,7 +337,7 @@ class PodReporter:
         if record != self._record:  # an unchanged one costs no write
             await self._services.records.write(record)
             self._record = record
-        self._problem = ""
+        self.problem = ""
 
     def _put(self, pod: Pod, status: PodStatus, request: TerminationRequest | None) -> None:
         self._shown = pod

@@ -36,9 +36,16 @@ from kubelet_trio.pods.status import resize_failed
 from kubelet_trio.pods.steps.concurrency import GracefulScope
 from kubelet_trio.pods.steps.errors import PodRejectedError, ResizeFailedError, StepError
 from kubelet_trio.pods.steps.executor import FailedStarts, PodExecutor
+from kubelet_trio.pods.steps.progress import Progress
 from kubelet_trio.pods.steps.resize import OnActuated
 from kubelet_trio.pods.steps.stops import ContainerStopper
-from kubelet_trio.pods.types import EndReason, PodFailure, TerminationRequest
+from kubelet_trio.pods.types import (
+    EndReason,
+    PodFailure,
+    PodResize,
+    TerminationRequest,
+    WaitingReason,
+)
 from kubelet_trio.pods.worker.allocation import PodAllocation
 from kubelet_trio.pods.worker.holds import RETRY_CAP, Holds, NameTurn, is_paused, jittered
 from kubelet_trio.pods.worker.reporter import PodReporter
@@ -69,6 +76,7 @@ class PodSync:
         allocation: PodAllocation,
         publish: Publish,
         on_actuated: OnActuated,
+        progress: Progress,
     ) -> None:
         """Take the worker's parts. `scope` is not cancelled while a plan is being executed."""
         self._services = services
@@ -78,15 +86,20 @@ class PodSync:
         self._scope = scope
         self._allocation = allocation
         self._publish = publish
-        self._executor = PodExecutor(services, stopper, self._publish_sandbox, on_actuated)
-        self._holds = Holds()
+        self._executor = PodExecutor(
+            services, stopper, self._publish_sandbox, on_actuated, progress
+        )
+        self._progress = progress
+        self.holds = Holds()
+        self.plan: PodPlan | None = None  # of the last round
         self._last_step: tuple[PodPlan, RuntimePod] | None = None
         self._refresh_at = 0.0  # trio time at which the volumes are due
+        self._attempts: dict[str, int] = {}  # as of the last round, from log files
         self._asked: frozenset[ContainerId] = frozenset()  # to restart
 
     def retry(self) -> None:
         """End the waits after failures: their cause may be gone."""
-        self._holds.clear()
+        self.holds.clear()
         self._last_step = None  # the next step does not count as a repetition
 
     def restart(self, pod: Pod, name: str, *, is_ending: bool) -> frozenset[ContainerId]:
@@ -116,12 +129,12 @@ class PodSync:
         # Read together with `observed`: a refresh during the awaits below may change it.
         is_certain = services.observer.is_certain(pod_uid(pod))
         self._report_trouble(pod)
-        plan = await self._plan(pod, observed, now)
+        self.plan = plan = await self._plan(pod, observed, now)
         await self._refresh_volumes(pod, plan)
         await self._publish(observed, plan)
         if plan.finished:
             return TerminationRequest(pod_uid(pod), EndReason.FINISHED)
-        is_held = trio.current_time() < self._holds.pod_until
+        is_held = trio.current_time() < self.holds.pod_until
         if plan.is_noop or is_held or not is_certain or is_paused(services, pod):
             return self._idle_delay(pod, plan)
         if plan.create_sandbox and not self._turn.is_free():
@@ -154,7 +167,15 @@ class PodSync:
             attempts = await self._services.offload(files.attempts_logged)
         newest = {record.id for c in containers if (record := observed.latest(c.spec.name))}
         self._asked &= newest
-        given = PlanInput(
+        self._attempts = attempts
+        return plan_pod(pod, observed, self.given(pod, observed, now, self._allocation.resize))
+
+    def given(
+        self, pod: Pod, observed: RuntimePod, now: float, resize: PodResize | None
+    ) -> PlanInput:
+        """Return what a plan reads besides the pod and what the runtime reports of it."""
+        containers = list(pod_containers(pod))
+        return PlanInput(
             now=now,
             crash=self._services.crash_back_off,
             policy=self._services.crash_back_off.policy,
@@ -162,20 +183,19 @@ class PodSync:
             images={c.spec.name: c.spec.image or "" for c in containers},
             started=self._probes.started(observed),
             unhealthy=self._probes.unhealthy(observed),
-            pull=self._holds.containers(now),
-            min_attempts=attempts,
+            pull=self.holds.containers(now),
+            min_attempts=self._attempts,
             ended=self._reporter.reported_ends(pod),
             keep_dead=self._services.dead_kept,
             restarting_all=self._reporter.restarts_all(pod),
-            resize=self._allocation.resize,
+            resize=resize,
             # Without an error it is another one than the one that failed.
             resize_is_held=bool(self._allocation.error)
-            and trio.current_time() < self._holds.resize_until,
+            and trio.current_time() < self.holds.resize_until,
             # One that was ended as asked starts again, whatever its policy says.
             restarting=self._reporter.restarting | self._asked,
             asked=self._asked,
         )
-        return plan_pod(pod, observed, given)
 
     async def _refresh_volumes(self, pod: Pod, plan: PodPlan) -> None:
         """Refresh the volumes, if that is due and they have been set up."""
@@ -207,11 +227,13 @@ class PodSync:
         except StepError as exc:
             log.warning("pod.step_failed", reason=exc.reason, error=exc.message)
             self._event(pod, "Warning", exc.reason, exc.message)
-            self._holds.hold_pod()
+            self.holds.hold_pod(WaitingReason(exc.reason, exc.message))
             await self._list_again(pod_uid(pod))
             return False
+        finally:
+            self._progress.at("")
         tried = [start.container.spec.name for start in plan.start]
-        self._holds.note(tried, failed, self._services.clock.time())
+        self.holds.note(tried, failed, self._services.clock.time())
         return is_resized and not failed
 
     def _reject(self, pod: Pod, error: PodRejectedError) -> TerminationRequest:
@@ -229,7 +251,7 @@ class PodSync:
         if allocation.error != error.message:
             allocation.error = error.message
             self._event(pod, *resize_failed(pod, generation, error.message))
-        self._holds.hold_resize()
+        self.holds.hold_resize()
 
     async def _list_again(self, uid: PodUid) -> None:
         """List the pod after a failed call, whose effect is unknown. The relist is the fallback."""
@@ -243,7 +265,7 @@ class PodSync:
         now = self._services.clock.time()
         deadline = deadline_at(pod, self._reporter.start_time)
         delays = [t - now for t in (plan.retry_at, deadline) if t is not None]
-        held = (self._holds.pod_until, self._holds.resize_until)
+        held = (self.holds.pod_until, self.holds.resize_until)
         delays += [until - trio.current_time() for until in held]
         delays = [delay for delay in delays if delay > 0]
         return min([jittered(self._services.sync_period), *delays])

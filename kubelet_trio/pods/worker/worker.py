@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
@@ -19,7 +20,6 @@ from lightkube.models.core_v1 import Pod
 from trio_util import AsyncValue
 
 from kubelet_trio.model import (
-    Backoff,
     Bell,
     ContainerId,
     EventType,
@@ -54,7 +54,7 @@ from kubelet_trio.pods.types import (
     TerminationRequest,
 )
 from kubelet_trio.pods.worker.allocation import PodAllocation
-from kubelet_trio.pods.worker.holds import RETRY_BASE, RETRY_CAP, NameTurn
+from kubelet_trio.pods.worker.holds import RETRY_CAP, NameTurn
 from kubelet_trio.pods.worker.phases import (
     STAGES,
     UNWANTED,
@@ -67,8 +67,12 @@ from kubelet_trio.pods.worker.placement import settle
 from kubelet_trio.pods.worker.probing import pod_probes
 from kubelet_trio.pods.worker.reporter import PodReporter
 from kubelet_trio.pods.worker.resizing import ResizeLedger
+from kubelet_trio.pods.worker.standing import Standing, until_done
 from kubelet_trio.pods.worker.sync import PodSync
 from kubelet_trio.probes import ProbeKind
+
+if TYPE_CHECKING:
+    from kubelet_trio.pods.worker.facts import WorkerParts
 
 log = get_logger()
 
@@ -106,17 +110,18 @@ class PodWorker:
         self._bell = Bell()
         self._interrupt = trio.CancelScope()  # around the activity of the current phase
         self._scope = GracefulScope()  # around the whole task
-        self._remains = ""  # why the runtime still has dead containers of it
+        self._standing = Standing(services.clock)
         self._reporter = PodReporter(services, pod, record, self._allocation)
         self._ledger = ResizeLedger(services, self._allocation, self._reporter, reconsider)
         self._probes = pod_probes(services, pod, self.wake, self._reporter.status or pod.status)
         self._turn = NameTurn(services, pod_key(pod), self.uid)
-        self._stopper = ContainerStopper(services, self._reporter)
+        self._stopper = ContainerStopper(services, self._reporter, self._standing.progress)
         self._sync = PodSync(
             *(services, self._reporter, self._probes, self._turn, self._stopper, self._scope),
             self._allocation,
             publish=self._publish,
             on_actuated=self._ledger.note_actuated,
+            progress=self._standing.progress,
         )
         self._activities: dict[Phase, Callable[[], Awaitable[PhaseEvent | None]]] = {
             Phase.WAITING_NAME: self._wait_name,
@@ -186,6 +191,13 @@ class PodWorker:
     def counted(self) -> Pod:
         """The pod with the resources that admission counts as used."""
         return self._allocation.counted
+
+    def parts(self) -> WorkerParts:
+        """Return what explains the pod, and says what an edit would do. Never blocks."""
+        from kubelet_trio.pods.worker.facts import WorkerParts  # loaded when somebody asks
+
+        own = self._services, self._allocation, self._reporter, self._sync, self._probes
+        return WorkerParts(*own, self._turn, self._standing, self.phase, self._request)
 
     def wake(self) -> None:
         """Start another round: something may have changed."""
@@ -257,7 +269,9 @@ class PodWorker:
         self.wake()
 
     def _move(self, event: PhaseEvent) -> None:
-        self._phase.value = next_phase(self.phase, event)
+        after = next_phase(self.phase, event)
+        self._standing.moved(self.phase, after)
+        self._phase.value = after
 
     def admit(self) -> None:
         """Let the pod run."""
@@ -358,7 +372,7 @@ class PodWorker:
         kind = "create"
         while True:
             self._bell.clear()  # before anything is read: a ring during the round asks for another
-            began = trio.current_time()
+            began, self._standing.round_due = trio.current_time(), None
             await self._ledger.accept()
             result = await self._sync.run_round(self.pod)
             took = trio.current_time() - began
@@ -371,13 +385,14 @@ class PodWorker:
                 result = min(result, RETRY_CAP)  # the disk refused it, or the pod is uncertain
             if self._allocation.pending is not None:
                 self._reconsider(ResizeTrigger.PERIODIC)  # for changes of the node that wake nobody
+            self._standing.round_ended(result)
             with trio.move_on_after(result):
                 await self._bell.wait_ring()
 
     async def _terminate(self) -> PhaseEvent:
         # No container restarts any more, but a change of readiness still matters to endpoints.
         self._probes.stop(ProbeKind.LIVENESS, ProbeKind.STARTUP)
-        return await self._until_done(self._try_terminate)
+        return await until_done(self._try_terminate, self._standing, self._event)
 
     async def _try_terminate(self) -> PhaseEvent:
         removes = self.phase is Phase.DELETING
@@ -396,7 +411,7 @@ class PodWorker:
 
     async def _remove(self) -> PhaseEvent:
         await self._publish_terminated()  # not done yet if it comes from DELETING
-        return await self._until_done(self._try_remove)
+        return await until_done(self._try_remove, self._standing, self._event)
 
     async def _try_remove(self) -> PhaseEvent:
         await self._tear_down(remove_rest, remove=True)
@@ -409,23 +424,11 @@ class PodWorker:
         self._services.statuses.forget(self.uid)
         self._services.objects.release(self.uid)
         self._turn.release()  # a later pod of the name may start from here on
-        if self._remains:
-            self._services.remains.leave(pod_key(self.pod), self.uid, self._remains)
+        if self._standing.remains:
+            self._services.remains.leave(pod_key(self.pod), self.uid, self._standing.remains)
         self._on_gone(self.uid)
 
     # Teardown
-
-    async def _until_done(self, step: Callable[[], Awaitable[PhaseEvent]]) -> PhaseEvent:
-        """Repeat a step of the teardown until it succeeds."""
-        backoff = Backoff(RETRY_BASE / 2, RETRY_CAP)
-        while True:
-            try:
-                return await step()
-            except TEARDOWN_ERRORS as exc:
-                delay = backoff.next_delay()
-                log.warning("pod.teardown_failed", error=str(exc), retry_in=delay)
-                self._event("Warning", "FailedKillPod", f"error killing pod: {exc}")
-            await trio.sleep(delay)
 
     async def _tear_down(
         self, step: Callable[[Teardown], Awaitable[None]], *, remove: bool
@@ -433,14 +436,15 @@ class PodWorker:
         request = self._request
         assert request is not None  # every phase that tears down begins with a request
         self._reporter.show_ending(self.pod, request)
-        self._remains = ""
+        self._standing.leave("")
         teardown = Teardown(
             *(self._services, self.pod, request, remove),
             stopper=self._stopper,
             recorded=self._reporter.wait_kept,
             stopped=self._on_stopped,
             at_rest=self._at_rest,
-            left=self._on_remains,
+            left=self._standing.leave,
+            progress=self._standing.progress,
         )
         tasks: list[Callable[[], Awaitable[None]]] = [partial(report_when_late, teardown)]
         if not self._probes.is_empty:
@@ -460,9 +464,6 @@ class PodWorker:
         if not self.is_wanted and self._turn.is_holder:
             self._turn.release()
             self._reconsider(ResizeTrigger.POD_TERMINATED)
-
-    def _on_remains(self, trouble: str) -> None:
-        self._remains = trouble
 
     async def _on_stopped(self, observed: RuntimePod) -> None:
         self._probes.stop()  # readiness probes too: no container is left to probe
@@ -493,8 +494,7 @@ class PodWorker:
             ready=self._probes.ready(observed),
         )
         status = self._reporter.status
-        ip = status.podIP if status is not None else None
-        self._probes.update(self.pod, observed, ip or "")
+        self._probes.update(self.pod, observed, (status and status.podIP) or "")
 
     def _event(self, type_: EventType, reason: str, message: str) -> None:
         self._services.events.emit(pod_object_ref(self.pod), type_, reason, message)

@@ -37,6 +37,7 @@ _FINE_GRAINED = (
     ("/healthz", "healthz"),
     ("/configz", "configz"),
     ("/runningpods", "pods"),
+    ("/why", "pods"),  # not upstream's: it tells of a pod what its status tells, and more of it
 )
 # Paths with a subresource of their own, without `proxy` as an alternative.
 _DEDICATED = (

@@ -7,6 +7,7 @@ states, but never the last one.
 
     GET /pods[?watch=1][&namespace=]              PodList, or watch events
     GET /pods/{namespace}/{name}                  Pod; the name with or without -<node>
+    GET /why/{namespace}/{name}                   why a pod is as it is: `pods.PodWhy`
     GET /events[?watch=1][&namespace=&kind=&name=]  EventList, or watch events
     GET /tree[?format=text]                       the live supervision tree
     GET /status                                   AgentStatus
@@ -23,6 +24,7 @@ states, but never the last one.
     GET /ui/...                                   the node page, as in `routes.node_page`
     GET /exec/{namespace}/{pod}/{container}       a command; as in the kubelet API
     POST /restart/{namespace}/{pod}[?container=]  restart containers in place; 409 says why not
+    POST /plan[?manifests=1]                      what the edit in the body would do; 409, 422
     POST /debug/{namespace}/{pod}                 add the ephemeral container in the body; 409, 422
     POST /login                                   a one-time login for the node page's actions
     GET /attach/{namespace}/{pod}/{container}     a container's own streams; likewise
@@ -55,6 +57,9 @@ SOCKET_NAME = "kubelet-trio.sock"
 LOCK_NAME = "kubelet-trio.lock"
 _JSON = "application/json"
 Restart = Callable[[PodUid, str], Sequence[str]]
+WHY_PATH = "/why/{namespace}/{name}"
+Why = Callable[[PodUid], object]  # JSON as it stands
+Plan = Callable[[bytes, bool], Awaitable[object]]  # JSON as it stands
 Debug = Callable[[PodUid, bytes], str]
 _SYNCED = b'{"type":"BOOKMARK"}\n'  # in a watch: all current objects have been sent
 
@@ -96,6 +101,27 @@ def _add_process(router: Router) -> None:
 
     router.add("GET", "/agent-log", agent_log)
     router.add("GET", "/profile/{name}", profile)
+
+
+def why_handler(view: AgentView, why: Why) -> Handler:
+    """Return the handler of `/why/{namespace}/{name}`, for whoever may read pods.
+
+    `why` returns the answer; None if the pod has just gone.
+    """
+
+    async def handle(request: Request) -> Response:
+        pod = known_pod(view, request.params["namespace"], request.params["name"])
+        found = why(pod_uid(pod))
+        if found is None:
+            raise HttpError(404, f'pods "{request.params["name"]}" not found')
+        return _json(found)
+
+    return handle
+
+
+def add_why(router: Router, view: AgentView, why: Why) -> None:
+    """Add /why."""
+    router.add("GET", WHY_PATH, why_handler(view, why))
 
 
 def add_stats(router: Router, summary: Callable[[], Awaitable[bytes]]) -> None:
@@ -229,6 +255,25 @@ def add_debug(router: Router, view: AgentView, debug: Debug) -> None:
         return _json({"container": name})
 
     router.add("POST", "/debug/{namespace}/{pod}", handle)
+
+
+def add_plan(router: Router, plan: Plan) -> None:
+    """Add /plan; `plan` takes the JSON of an edit and returns what it would do.
+
+    It raises ManifestError, or ValueError with the reason why nothing can be edited.
+    """
+
+    async def handle(request: Request) -> Response:
+        from kubelet_trio.sources import ManifestError  # loaded with the first request
+
+        try:
+            return _json(await plan(request.body, request.query.get("manifests") == "1"))
+        except ManifestError as exc:
+            raise HttpError(HTTPStatus.UNPROCESSABLE_ENTITY, str(exc)) from exc
+        except ValueError as exc:
+            raise HttpError(HTTPStatus.CONFLICT, str(exc)) from exc
+
+    router.add("POST", "/plan", handle)
 
 
 async def answer_restart(view: AgentView, restart: Restart, request: Request) -> Response:

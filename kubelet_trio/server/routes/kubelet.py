@@ -247,7 +247,7 @@ _METHODS = frozenset(("OPTIONS", "GET", "HEAD", "POST", "PUT", "DELETE", "TRACE"
 _PATHS = frozenset(
     (
         *("attach", "checkpoint", "configz", "containerLogs", "debug", "exec", "flagz", "healthz"),
-        *("logs", "pods", "portForward", "run", "runningpods", "stats", "statusz", "ui"),
+        *("logs", "pods", "portForward", "run", "runningpods", "stats", "statusz", "ui", "why"),
         *("metrics", "metrics/cadvisor", "metrics/probes", "metrics/resource", "metrics/slis"),
     )
 )

@@ -19,7 +19,7 @@ own name resolve to 127.0.0.1 and read the agent's answers (DNS rebinding).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from http import HTTPStatus
 from itertools import islice
@@ -30,7 +30,7 @@ import msgspec
 from lightkube.models.core_v1 import ContainerState, ContainerStatus, Event, Pod
 
 from kubelet_trio import __version__
-from kubelet_trio.model import Offload, Purpose, metadata, pod_uid, thread_offload
+from kubelet_trio.model import Offload, PodUid, Purpose, metadata, pod_uid, thread_offload
 from kubelet_trio.server.errors import HttpError
 from kubelet_trio.server.http.router import Router
 from kubelet_trio.server.http.types import Handler, Headers, Request, Response
@@ -86,11 +86,13 @@ def node_page_router(
     offload: Offload = thread_offload.of(Purpose.LOGS),
     *,
     actions: Router | None = None,
+    reasons: Callable[[PodUid], Sequence[str]] = lambda _uid: (),
 ) -> Router:
     """Return the page's routes, without any access check.
 
     `cores` are the machine's CPUs. `actions` are the routes of `page_actions`, which check who
-    asks; None: the page is read-only.
+    asks; None: the page is read-only. `reasons` returns the agent's own sentences on why a
+    pod is not ready; without any the page takes those of its status.
     """
     router = Router()
     if actions is not None:
@@ -120,7 +122,7 @@ def node_page_router(
         if request.query.get("format") == "yaml":
             text = await offload(manifest, found)
             return page_answer(text.encode(), "text/plain; charset=utf-8")
-        details = pod_details(found, view.status().pulls, now())
+        details = pod_details(found, view.status().pulls, now(), reasons(pod_uid(found)))
         return page_answer(msgspec.json.encode(details))
 
     async def logs(request: Request) -> Response:

@@ -8,7 +8,7 @@ volume drivers get, and the annotation in which kubectl keeps the manifest. Comm
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -56,8 +56,14 @@ def amounts(pod: Pod) -> dict[str, dict[str, int]]:
     return found
 
 
-def pod_details(pod: Pod, pulls: Iterable[PullInfo] = (), now: float = 0.0) -> dict[str, Any]:
-    """Return the JSON of one pod. Times are RFC 3339; `now`, for the pulls, is in Unix seconds."""
+def pod_details(
+    pod: Pod, pulls: Iterable[PullInfo] = (), now: float = 0.0, reasons: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return the JSON of one pod. Times are RFC 3339; `now`, for the pulls, is in Unix seconds.
+
+    `reasons` are the agent's own words for why it is not ready.
+    """
+    told = why(pod, pulls, now)
     meta, status, body = metadata(pod), pod.status, spec(pod)
     return {
         "uid": pod_uid(pod),
@@ -74,7 +80,7 @@ def pod_details(pod: Pod, pulls: Iterable[PullInfo] = (), now: float = 0.0) -> d
         "restartPolicy": body.restartPolicy or "Always",
         "gracePeriod": body.terminationGracePeriodSeconds,
         "isEnding": meta.deletionTimestamp is not None,
-        "why": why(pod, pulls, now),
+        "why": (list(reasons) or told) if told else [],
         "conditions": [
             {
                 "type": c.type,

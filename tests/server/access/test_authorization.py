@@ -32,6 +32,7 @@ ROUTES = {
     "/pods/": ["pods", "proxy"],
     "/runningpods/": ["pods", "proxy"],
     "/runningpods": ["pods", "proxy"],
+    "/why/default/web": ["pods", "proxy"],
     "/healthz": ["healthz", "proxy"],
     "/healthz/ping": ["healthz", "proxy"],
     "/healthz/syncloop": ["healthz", "proxy"],

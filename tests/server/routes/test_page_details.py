@@ -233,3 +233,12 @@ def test_an_init_container_that_runs_is_why() -> None:
         },
     )
     assert why(pod) == ["setup, which initializes the pod, still runs"]
+
+
+def test_the_agents_own_reasons_replace_those_of_the_status() -> None:
+    waits = {"name": "web", "image": "i", "imageID": "", "ready": False, "restartCount": 0}
+    status = {"phase": "Pending", "containerStatuses": [{**waits, "state": {"waiting": {}}}]}
+    pod = make_pod(status=status)
+    assert pod_details(pod, reasons=["volume data: busy"])["why"] == ["volume data: busy"]
+    assert pod_details(pod)["why"] == ["web waits"]
+    assert pod_details(make_pod(), reasons=["a note"])["why"] == []
