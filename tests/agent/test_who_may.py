@@ -49,6 +49,7 @@ HTTPS: dict[str, tuple[tuple[str, ...], tuple[str, ...], str]] = {
     "/healthz/{check}": (("GET",), ("healthz", "proxy"), ""),
     "/pods": (("GET",), ("pods", "proxy"), ""),
     "/runningpods": (("GET",), ("pods", "proxy"), ""),
+    "/why/{namespace}/{name}": (("GET",), ("pods", "proxy"), ""),
     "/configz": (("GET",), ("configz", "proxy"), ""),
     "/flagz": (("GET",), ("configz",), ""),
     "/statusz": (("GET",), ("statusz",), ""),
@@ -105,6 +106,7 @@ CONTROL = {
     for path in (
         "/pods",
         "/pods/{namespace}/{name}",
+        "/why/{namespace}/{name}",
         "/events",
         "/tree",
         "/status",
@@ -122,7 +124,8 @@ CONTROL = {
         "/ui/{path...}",
     )
 } | {
-    ("POST", path) for path in ("/restart/{namespace}/{pod}", "/debug/{namespace}/{pod}", "/login")
+    ("POST", path)
+    for path in ("/restart/{namespace}/{pod}", "/debug/{namespace}/{pod}", "/plan", "/login")
 }
 
 
