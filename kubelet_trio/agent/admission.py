@@ -170,22 +170,28 @@ class NodeAdmission:
     def last_checks(self) -> tuple[AdmissionCheck, ...]:
         """The checks of pods that nothing else rejects."""
         # They run before preemption: a pod that these reject displaces no other.
-        return (unsupported, lacks_features, *self._settings.checks, self._in_shutdown)
+        return (self._unsupported, lacks_features, *self._settings.checks, self._in_shutdown)
 
     def _under_pressure(self, pod: Pod, _others: Sequence[Pod]) -> Rejected | None:
         rejection = pressure_rejection(pod, self._pressure.value)
         return Rejected(*rejection) if rejection is not None else None
 
+    def _unsupported(self, pod: Pod, others: Sequence[Pod]) -> Rejected | None:
+        return unsupported(pod, others, claims=self._managers.claims)
+
     def _in_shutdown(self, _pod: Pod, _others: Sequence[Pod]) -> Rejected | None:
         return Rejected(*REJECTED) if self._is_shutting_down.value else None
 
 
-def unsupported(pod: Pod, _others: Sequence[Pod]) -> Rejected | None:
-    """Reject a pod of an API server that needs a feature which this agent lacks."""
+def unsupported(pod: Pod, _others: Sequence[Pod], *, claims: bool = True) -> Rejected | None:
+    """Reject a pod of an API server that needs a feature which this agent lacks.
+
+    `claims` says whether pods may use resource claims.
+    """
     # The sources refuse such manifests when they read them.
     if is_static(pod):
         return None
-    errors = check_cluster_pod(pod)
+    errors = check_cluster_pod(pod, claims=claims)
     if not errors:
         return None
     return Rejected(UNSUPPORTED, "; ".join(f"{e.field}: {e.message}" for e in errors))

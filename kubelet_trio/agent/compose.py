@@ -52,7 +52,7 @@ from kubelet_trio.events import EventRecorder, EventRing
 from kubelet_trio.model import PodUid, Purpose
 from kubelet_trio.node import PodCidr
 from kubelet_trio.pleg import Pleg
-from kubelet_trio.plugins import CSI_TYPE, DEVICE_TYPE, PluginHandler, PluginRegistry
+from kubelet_trio.plugins import CSI_TYPE, DEVICE_TYPE, DRA_TYPE, PluginHandler, PluginRegistry
 from kubelet_trio.pods import Admitter, PodRecord, PodRegistry, report_crash
 from kubelet_trio.sources import Source
 from kubelet_trio.status import PodStarts, StatusStore, no_watches
@@ -63,7 +63,7 @@ from kubelet_trio.supervision import (
 )
 
 if TYPE_CHECKING:
-    from kubelet_trio.managers import LoadedManagers
+    from kubelet_trio.managers import Claim, ClaimKey, LoadedManagers
     from kubelet_trio.server import PodWatches
 
 # Request timeouts for which a call goes on after its caller was cancelled. RunPodSandbox, the
@@ -77,6 +77,7 @@ def make_agent(
     records: Mapping[PodUid, PodRecord] | None = None,
     health_servers: Callable[[Agent], tuple[ChildSpec, ...]] = lambda _agent: (),
     managers: LoadedManagers | None = None,
+    claims: Mapping[ClaimKey, Claim] | None = None,
 ) -> Agent:
     """Return an agent, not running yet.
 
@@ -86,13 +87,14 @@ def make_agent(
         records: the pods' records of an earlier agent, as `load_records` found them.
         health_servers: returns the children of `health`, which show the agent.
         managers: the managers with their states, as `load_managers` found them; None: none.
+        claims: the resource claims of an earlier agent, as `load_claims` found them.
     """
     setup = _make_setup(settings, seams)
     started_at = seams.clock.time()
     reports = _make_reports(setup)
     runtime = _make_runtime(setup)
     records = records or {}
-    supplies = make_supplies(setup, runtime, reports, started_at, records, managers)
+    supplies = make_supplies(setup, runtime, reports, started_at, records, managers, claims or {})
     plugins = _make_plugins(setup, supplies)
     pods = _make_pods(setup, runtime, reports, supplies, records)
     upkeep = make_upkeep(setup, runtime, reports, supplies, pods)
@@ -203,6 +205,8 @@ def _make_plugins(setup: Setup, supplies: Supplies) -> PluginRegistry | None:
         # The table's module, and gRPC, are imported with the first driver.
         if plugin_type == CSI_TYPE:
             return supplies.csi.table
+        if plugin_type == DRA_TYPE:
+            return supplies.claims.drivers if supplies.claims is not None else None
         devices = supplies.devices
         return devices.plugins if devices is not None and plugin_type == DEVICE_TYPE else None
 

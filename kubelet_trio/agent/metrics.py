@@ -152,6 +152,8 @@ class AgentMetrics:
         """Yield the numbers of desired and of mounted volumes, and of plugins."""
         for labels, count in sorted(self._parts.supplies.services.volumes.totals().items()):
             yield "volume_manager_total_volumes", labels, count
+        if self._parts.supplies.claims is not None:
+            yield from self._parts.supplies.claims.samples()
         if self._parts.plugins is not None:
             for labels in self._parts.plugins.totals():
                 yield "plugin_manager_total_plugins", labels, 1

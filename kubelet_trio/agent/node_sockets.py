@@ -7,6 +7,7 @@ task: gRPC, the messages and the service are imported with the first connection.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Set
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -121,6 +122,14 @@ class AgentResources:
 
     def container_use(self, uid: PodUid, container: str) -> ResourceUse:
         """Return what a container holds."""
+        use = self._managed(uid, container)
+        claims = self._parts.supplies.claims
+        pod = self._parts.pods.desired.value.value.pods.get(uid)
+        if claims is None or pod is None:
+            return use
+        return replace(use, claims=claims.uses(pod, container))
+
+    def _managed(self, uid: PodUid, container: str) -> ResourceUse:
         managers = self._parts.supplies.managers
         if managers is None:
             return NOTHING

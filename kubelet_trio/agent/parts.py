@@ -32,6 +32,7 @@ from kubelet_trio.supervision import ChildSpec, DynamicSupervisor, Supervisor
 from kubelet_trio.volumes import CsiServices
 
 if TYPE_CHECKING:
+    from kubelet_trio.agent.claims import NodeClaims
     from kubelet_trio.agent.cluster import Cluster
     from kubelet_trio.managers import DeviceManagers, ResourceManagers
     from kubelet_trio.server import PodWatches
@@ -110,6 +111,7 @@ class Supplies:
     services: PodServices
     csi: CsiServices  # loaded when a driver registers, or with the first such volume
     managers: ResourceManagers | None  # None: all policies are `none`, and no device plugins
+    claims: NodeClaims | None  # None: without dynamic resource allocation
 
     @property
     def devices(self) -> DeviceManagers | None:

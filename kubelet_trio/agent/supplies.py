@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from kubelet_trio.agent.claims import NodeClaims
 from kubelet_trio.agent.parts import Reports, RuntimeParts, Setup, Supplies
 from kubelet_trio.credentials import ImageAccess
 from kubelet_trio.model import PodUid, Purpose
@@ -15,6 +16,7 @@ from kubelet_trio.pods import (
     BackOffTable,
     ImagePuller,
     MeteredTree,
+    NoClaims,
     NodeCgroups,
     NoManagers,
     NoServices,
@@ -40,7 +42,7 @@ from kubelet_trio.volumes import (
 
 if TYPE_CHECKING:
     from kubelet_trio.agent.cluster import Cluster
-    from kubelet_trio.managers import LoadedManagers, ResourceManagers
+    from kubelet_trio.managers import Claim, ClaimKey, LoadedManagers, ResourceManagers
     from kubelet_trio.volumes import VolumeLabels
 
 
@@ -51,8 +53,9 @@ def make_supplies(
     started_at: float,
     records: Mapping[PodUid, PodRecord],
     loaded: LoadedManagers | None,
+    left: Mapping[ClaimKey, Claim],
 ) -> Supplies:
-    """Build what the pod workers share; `records` and `loaded` are of an earlier agent."""
+    """Build what the pod workers share; `records`, `loaded`, `left` are of an earlier agent."""
     settings, seams, cluster = setup.settings, setup.seams, setup.cluster
     csi = _make_csi(setup)
     documents = LocalObjects(setup.links.changes.objects_changed)
@@ -61,6 +64,7 @@ def make_supplies(
     settled = frozenset(u for u, r in records.items() if r.allocates and r.resize is None)
     managers = _make_managers(setup, runtime, loaded)
     pod_managers: PodManagers = managers or NoManagers()
+    claims = _make_claims(setup, left) if settings.managers.claims else None
     cgroups = _make_cgroups(setup, runtime, reports, settled, pod_managers)
     pods_dir, disk = settings.node.root_dir / "pods", seams.offload_for(Purpose.RECORDS)
     services = PodServices(
@@ -91,8 +95,9 @@ def make_supplies(
         dead_kept=settings.container_gc.kept(),
         meter=seams.meter,
         managers=pod_managers,
+        claims=claims or NoClaims(),
     )
-    return Supplies(documents, objects, access, cgroups, services, csi, managers)
+    return Supplies(documents, objects, access, cgroups, services, csi, managers, claims)
 
 
 def _make_managers(
@@ -109,6 +114,11 @@ def _make_managers(
     from kubelet_trio.agent.device_plugins import make_device_managers
 
     return make_device_managers(setup, runtime, loaded, keeper)
+
+
+def _make_claims(setup: Setup, left: Mapping[ClaimKey, Claim]) -> NodeClaims:
+    wake = setup.links.changes.wake
+    return NodeClaims(setup.settings, setup.seams, setup.cluster, wake, left)
 
 
 def _make_csi(setup: Setup) -> CsiServices:

@@ -51,6 +51,7 @@ def make_tree(
             # Before the pods: their volumes need drivers until the last worker has ended.
             *_plugins(parts, ports),
             *_managers(parts),
+            *_claims(parts),
             parts.pods.supervisor,
             parts.pods.sources,
             *_cluster_node(parts),
@@ -137,6 +138,25 @@ def _managers(parts: Parts) -> tuple[Supervisor, ...]:
     if parts.supplies.devices is not None:
         children.append(ChildSpec("devices", parts.supplies.devices.run_news))
     return (Supervisor("managers", children, policy=TOP_POLICY),)
+
+
+def _claims(parts: Parts) -> tuple[DynamicSupervisor, ...]:
+    """Return `claims`, which ends after the pods; empty without dynamic resource allocation."""
+    claims = parts.supplies.claims
+    return (claims.tree(partial(_claiming, parts)),) if claims is not None else ()
+
+
+def _claiming(parts: Parts) -> frozenset[PodUid] | None:
+    """Return the pods that may use claims: all but those that have ended; None: not known yet.
+
+    What runs counts as well: it may be adopted by a worker at any time.
+    """
+    desired, workers, pleg = parts.pods.desired.value.value, parts.workers, parts.runtime.pleg
+    if not desired.all_ready or pleg.relisted_at is None:
+        return None
+    ended = {uid for uid, w in workers.items() if w.stage is PodStage.TERMINATED}
+    running = {uid for uid in pleg.known_uids if any(pleg.get(uid).running())}
+    return frozenset((desired.pods.keys() | workers.keys()) - ended | running)
 
 
 def _active(parts: Parts) -> list[RuntimePod]:

@@ -20,8 +20,12 @@ CSIServiceAccountTokenSecrets           volumes.csi.filesystem
 ContainerCheckpoint                     server.routes.commands
 ContainerRestartRules                   pods.plan.restarts
 ContextualLogging                       supervision.child
+DRAAdminAccess                          managers.claims
+DRAExtendedResource                     managers.claims.usage
+DRAPrioritizedList                      managers.claims.usage
 DisableCPUQuotaWithExclusiveCPUs        managers.node
 DisableNodeKubeProxyVersion             node.machine
+DynamicResourceAllocation               managers.claims
 EnvFiles                                containers.env.files
 ExecProbeTimeout                        probes.exec
 ExtendWebSocketsToKubelet               streaming.websocket
@@ -38,6 +42,7 @@ KubeletCrashLoopBackOffMax              pods.plan.backoff
 KubeletEnsureSecretPulledImages         credentials.image_access
 KubeletFineGrainedAuthz                 server.access.authorization
 KubeletPSI                              stats.cgroup_parse
+KubeletPodResourcesDynamicResources     managers.podresources
 KubeletPodResourcesGet                  managers.podresources
 KubeletPodResourcesListUseActivePods    managers.podresources
 KubeletSeparateDiskGC                   pressure.signals
@@ -76,15 +81,8 @@ TopologyManagerPolicyOptions            managers.affinity
 UserNamespacesSupport                   pods.records.userns
 """
 
-_NO_DRA = "dynamic resources are not built"
-
 # On upstream and off here: the reason.
 NOT_BUILT: Mapping[str, str] = {
-    "DRAAdminAccess": _NO_DRA,
-    "DRAExtendedResource": _NO_DRA,
-    "DRAPrioritizedList": _NO_DRA,
-    "DynamicResourceAllocation": _NO_DRA,
-    "KubeletPodResourcesDynamicResources": _NO_DRA,
     "KubeletTracing": "traces are not exported",
 }
 
@@ -115,16 +113,18 @@ GATES: Mapping[str, bool] = (
 )
 
 # These change nothing: for the first two the agent uses whatever the runtime offers; all options of
-# the topology manager are stable.
+# the topology manager are stable; what the next two allow is up to the API server and the drivers.
 WITHOUT_EFFECT = frozenset(
     {
         "EventedPLEG", "KubeletCgroupDriverFromCRI",
         "TopologyManagerPolicyAlphaOptions", "TopologyManagerPolicyBetaOptions",
+        "DRAAdminAccess", "DRAPrioritizedList",
     }
 )  # fmt: skip
 EITHER = WITHOUT_EFFECT | {
     "CPUManagerPolicyAlphaOptions", "CPUManagerPolicyBetaOptions", "CSIVolumeHealth",
-    "ClusterTrustBundleProjection", "DisableCPUQuotaWithExclusiveCPUs", "KubeletInUserNamespace",
+    "ClusterTrustBundleProjection", "DRAExtendedResource", "DisableCPUQuotaWithExclusiveCPUs",
+    "DynamicResourceAllocation", "KubeletInUserNamespace", "KubeletPodResourcesDynamicResources",
     "KubeletPodResourcesListUseActivePods", "KubeletRegistrationGetOnExistsOnly",
     "LoggingAlphaOptions", "MemoryQoS", "PodCertificateRequest", "PodLogsQuerySplitStreams",
     "PodsAPI", "QOSReserved", "ResourceHealthStatus", "ResourceHealthStatusMessage", "SELinuxMount",

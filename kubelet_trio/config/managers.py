@@ -101,6 +101,9 @@ def manager_settings(
         device_health=gates.get("ResourceHealthStatus", True),
         device_health_message=gates.get("ResourceHealthStatusMessage", True),
         pod_resources_active=gates.get("KubeletPodResourcesListUseActivePods", True),
+        claims=gates.get("DynamicResourceAllocation", True),
+        extended_claims=gates.get("DRAExtendedResource", True),
+        show_claims=gates.get("KubeletPodResourcesDynamicResources", True),
         pods_api=gates.get("PodsAPI", False),
     )
 

@@ -36,7 +36,7 @@ from kubelet_trio.daemon.settings import (
     node_settings,
 )
 from kubelet_trio.host import Denied
-from kubelet_trio.managers import ManagerSettings, load_managers
+from kubelet_trio.managers import ManagerSettings, load_claims, load_managers
 from kubelet_trio.model import (
     NANO,
     Meter,
@@ -139,6 +139,7 @@ def build_agent(
             # Processes of the host get no device files from an agent.
             device_plugins=settings.config.container_runtime_endpoint != PROCESS,
         ),
+        load_claims(node.root_dir) if told.managers.claims else None,
     )
 
 

@@ -7,7 +7,7 @@ kubelet_trio` stays cheap for programs that never open one.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,7 +38,7 @@ from kubelet_trio.supervision import ChildSpec
 from kubelet_trio.volumes import KernelMounter, has_tmpfs_noswap
 
 if TYPE_CHECKING:
-    from kubelet_trio.managers import LoadedManagers
+    from kubelet_trio.managers import Claim, ClaimKey, LoadedManagers
 
 _RESOLV_CONF = "/etc/resolv.conf"
 
@@ -98,6 +98,7 @@ def build_agent(
     records: dict[PodUid, PodRecord],
     companions: Callable[[Agent], tuple[ChildSpec, ...]],
     managers: LoadedManagers | None = None,
+    claims: Mapping[ClaimKey, Claim] | None = None,
 ) -> Agent:
     """Build an agent.
 
@@ -108,6 +109,7 @@ def build_agent(
         records: of the pods from before.
         companions: further children of the agent, started before its sources.
         managers: of CPUs and memory, with their states from before.
+        claims: the resource claims from before.
     """
     node = world.node
     sources: list[Source] = [own]
@@ -146,6 +148,7 @@ def build_agent(
         records,
         lambda agent: (*companions(agent), *_control(agent, config)),
         managers,
+        claims,
     )
 
 

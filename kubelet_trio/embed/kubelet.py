@@ -291,7 +291,7 @@ async def _open(config: KubeletConfig, world: World | None) -> tuple[Core[Runnin
         # These imports take long. `real_world` has done them in a thread, so that the program's
         # event loop was not blocked; only with a test's world they run here.
         from kubelet_trio.embed.build import build_agent
-        from kubelet_trio.managers import load_managers
+        from kubelet_trio.managers import load_claims, load_managers
         from kubelet_trio.pods import load_records
 
         source = EmbeddedSource(config.root, world.offload)
@@ -303,6 +303,7 @@ async def _open(config: KubeletConfig, world: World | None) -> tuple[Core[Runnin
             world.machine,
             device_plugins=config.plugins,
         )
+        claims = await world.offload(load_claims, config.root) if config.plugins else {}
         await source.load()
     except (OSError, ValueError) as exc:
         raise KubeletFailedError(str(exc)) from exc
@@ -311,7 +312,7 @@ async def _open(config: KubeletConfig, world: World | None) -> tuple[Core[Runnin
     def companions(agent: Agent) -> tuple[ChildSpec, ...]:
         return (ChildSpec("handles", partial(run_handles, agent, handles)),)
 
-    agent = build_agent(config, world, source, records, companions, loaded)
+    agent = build_agent(config, world, source, records, companions, loaded, claims)
     core = Core(world, source, agent, handles)
     return core, Session(core)
 

@@ -42,6 +42,15 @@ from kubelet_trio.managers.types import (
 )
 
 if TYPE_CHECKING:
+    from kubelet_trio.managers.claims import (
+        Claim,
+        ClaimKey,
+        ClaimSource,
+        DraDrivers,
+        ResourceClaims,
+        SliceCleaner,
+        SliceRemovalError,
+    )
     from kubelet_trio.managers.node import (
         CheckpointKeeper,
         CpusetReconciler,
@@ -52,8 +61,10 @@ if TYPE_CHECKING:
     )
     from kubelet_trio.managers.podresources import (
         NOTHING,
+        ClaimUse,
         ResourcesView,
         ResourceUse,
+        claim_uses,
         for_containers,
         held_by,
         pod_resources_server,
@@ -72,6 +83,13 @@ if TYPE_CHECKING:
 
 # Loaded when they are first used.
 _DEFERRED = {
+    "Claim": "claims",
+    "ClaimKey": "claims",
+    "ClaimSource": "claims",
+    "DraDrivers": "claims",
+    "ResourceClaims": "claims",
+    "SliceCleaner": "claims",
+    "SliceRemovalError": "claims",
     "CheckpointKeeper": "node",
     "CpusetReconciler": "node",
     "DeviceManagers": "node",
@@ -79,8 +97,10 @@ _DEFERRED = {
     "ResourceManagers": "node",
     "machine_holdings": "node",
     "NOTHING": "podresources",
+    "ClaimUse": "podresources",
     "ResourceUse": "podresources",
     "ResourcesView": "podresources",
+    "claim_uses": "podresources",
     "for_containers": "podresources",
     "held_by": "podresources",
     "pod_resources_server": "podresources",
@@ -101,8 +121,12 @@ __all__ = [
     "NO_SHARE",
     "CheckpointError",
     "CheckpointKeeper",
+    "Claim",
     "ClaimError",
     "ClaimHealth",
+    "ClaimKey",
+    "ClaimSource",
+    "ClaimUse",
     "ContainerHoldings",
     "ContainerShare",
     "Cpu",
@@ -113,6 +137,7 @@ __all__ = [
     "DeviceNode",
     "DeviceOptions",
     "DevicePluginError",
+    "DraDrivers",
     "Hint",
     "Hints",
     "LoadedManagers",
@@ -126,11 +151,15 @@ __all__ = [
     "NumaNode",
     "PlacementError",
     "Refusal",
+    "ResourceClaims",
     "ResourceManagers",
     "ResourceUse",
     "ResourcesView",
+    "SliceCleaner",
+    "SliceRemovalError",
     "TopologyError",
     "TopologyOptions",
+    "claim_uses",
     "draw_machine",
     "for_containers",
     "held_by",

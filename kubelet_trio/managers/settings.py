@@ -52,6 +52,9 @@ class ManagerSettings:
         device_health_message: and the message of an unhealthy one (ResourceHealthStatusMessage).
         pod_resources_active: pod resources lists active pods only
             (KubeletPodResourcesListUseActivePods).
+        claims: whether pods may use resource claims (DynamicResourceAllocation).
+        extended_claims: extended resources may come from claims (DRAExtendedResource).
+        show_claims: pod resources lists claims (KubeletPodResourcesDynamicResources).
         pods_api: whether the socket of the Pods API is served (PodsAPI).
     """
 
@@ -70,6 +73,9 @@ class ManagerSettings:
     device_health: bool = True
     device_health_message: bool = True
     pod_resources_active: bool = True
+    claims: bool = True
+    extended_claims: bool = True
+    show_claims: bool = True
     pods_api: bool = False
 
     @property

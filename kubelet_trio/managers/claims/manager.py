@@ -37,10 +37,18 @@ from kubelet_trio.managers.claims.types import (
     ClaimError,
     ClaimKey,
     ClaimSource,
+    DeviceHealths,
 )
-from kubelet_trio.managers.claims.usage import PodClaim, asked_by, cdi_ids, check_claim, pod_claims
+from kubelet_trio.managers.claims.usage import (
+    PodClaim,
+    asked_by,
+    cdi_ids,
+    check_claim,
+    claim_health,
+    pod_claims,
+)
 from kubelet_trio.managers.node.checkpoints import CheckpointKeeper
-from kubelet_trio.managers.shares import CheckpointError
+from kubelet_trio.managers.shares import CheckpointError, ClaimHealth
 from kubelet_trio.model import Bell, Meter, PodUid, get_logger, pod_uid
 from kubelet_trio.supervision import ChildSpec
 
@@ -61,7 +69,6 @@ class ResourceClaims:
         drivers: ClaimDrivers,
         meter: Meter,
         *,
-        known_pods: Callable[[], Collection[PodUid] | None],
         extended: bool = True,
     ) -> None:
         """Begin with what an earlier agent has left.
@@ -72,8 +79,6 @@ class ResourceClaims:
             source: has the ResourceClaim objects.
             drivers: prepare them.
             meter: measures operations.
-            known_pods: returns the pods that may use claims: those that are to start, and those
-                that have not ended; None while not all sources have delivered.
             extended: whether extended resources may come from claims (the gate
                 DRAExtendedResource).
         """
@@ -82,8 +87,7 @@ class ResourceClaims:
         self._source = source
         self._drivers = drivers
         self._meter = meter
-        self._known_pods = known_pods
-        self.extended = extended
+        self._extended = extended
         self._tasks = ClaimTasks()
         self._version = keeper.version  # of the keeper's, that has this table
         self._doubt = Bell()  # rung when claims may have been left behind
@@ -98,12 +102,14 @@ class ResourceClaims:
         """Return how many claims are prepared, by driver, and all of them as `<any>`."""
         return in_use(self._table)
 
-    def children(self) -> tuple[ChildSpec, ...]:
-        """Return what the supervision tree runs."""
+    def children(
+        self, known_pods: Callable[[], Collection[PodUid] | None]
+    ) -> tuple[ChildSpec, ...]:
+        """Return what the supervision tree runs; `known_pods` as `reconcile` has it."""
         return (
             ChildSpec("checkpoints", self._keeper.run),
             ChildSpec("calls", self._tasks.run, stop_grace=LINGER + 1.0),
-            ChildSpec("reconcile", self.reconcile),
+            ChildSpec("reconcile", partial(self.reconcile, known_pods)),
         )
 
     # Preparation
@@ -130,7 +136,7 @@ class ResourceClaims:
             self._meter.observe(_DURATION, took, (operation, "true" if is_error else "false"))
 
     async def _prepare(self, pod: Pod) -> None:
-        used = pod_claims(pod, extended=self.extended)
+        used = pod_claims(pod, extended=self._extended)
         if not used:
             return
         wanted = await self._allowed(pod, used)
@@ -246,14 +252,21 @@ class ResourceClaims:
     # What is left behind
 
     async def reconcile(
-        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+        self,
+        known_pods: Callable[[], Collection[PodUid] | None],
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Give back the claims of pods that are not known any more, until cancelled."""
+        """Give back the claims of pods that are not known any more, until cancelled.
+
+        `known_pods` returns the pods that may use claims: those that are to start, and those that
+        have not ended; None while not all sources have delivered.
+        """
         task_status.started()
         while True:
             with trio.move_on_after(_PERIOD):
                 await self._doubt.wait_ring()
-            known = self._known_pods()
+            known = known_pods()
             if known is None:
                 continue
             users = {uid for claim in self._table.values() for uid in claim.pods}
@@ -277,15 +290,28 @@ class ResourceClaims:
 
     def cdi_ids(self, pod: Pod, container: Container) -> tuple[str, ...]:
         """Return the CDI devices that a container gets. Raises `ClaimError` if it has none yet."""
-        return cdi_ids(self._table, pod, container, extended=self.extended)
+        return cdi_ids(self._table, pod, container, extended=self._extended)
 
     def claims_of(self, pod: Pod, container: Container) -> tuple[Claim, ...]:
         """Return the prepared claims that a container uses."""
         try:
-            used = {a.claim.key for a in asked_by(pod, container, extended=self.extended)}
+            used = {a.claim.key for a in asked_by(pod, container, extended=self._extended)}
         except ClaimError:
             return ()
         return tuple(self._table[key] for key in sorted(used) if key in self._table)
+
+    def health(
+        self, pod: Pod, container: Container, healths: DeviceHealths, *, messages: bool = True
+    ) -> tuple[ClaimHealth, ...]:
+        """Return the health of a container's devices; without `messages` only whether they are."""
+        try:
+            return claim_health(self._table, pod, container, healths, messages=messages)
+        except ClaimError:
+            return ()  # not made yet
+
+    def holds(self, uid: PodUid) -> bool:
+        """Whether a pod has not given back all that it uses."""
+        return any(uid in claim.pods for claim in self._table.values())
 
     def pods_with(self, driver: str, devices: Collection[tuple[str, str]]) -> frozenset[PodUid]:
         """Return the pods with any of a driver's devices, given as pool and name."""

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from lightkube.models.core_v1 import Container, Pod, PodResourceClaim
 
-from kubelet_trio.managers.claims.types import Claim, ClaimDevice, ClaimError, ClaimKey, ClaimRef
+from kubelet_trio.managers.claims.types import (
+    Claim,
+    ClaimDevice,
+    ClaimError,
+    ClaimKey,
+    ClaimRef,
+    DeviceHealths,
+)
+from kubelet_trio.managers.shares import ClaimHealth
 from kubelet_trio.model import metadata, parse_quantity, pod_key, pod_uid, spec
 
 if TYPE_CHECKING:
@@ -59,11 +67,6 @@ def pod_claims(pod: Pod, *, extended: bool = True) -> tuple[PodClaim, ...]:
     if extended:
         found.append(_extended_claim(pod))
     return tuple(claim for claim in found if claim is not None)
-
-
-def uses_claims(pod: Pod) -> bool:
-    """Whether a pod may use claims."""
-    return bool(spec(pod).resourceClaims) or _extended_claim(pod) is not None
 
 
 def _pod_claim(pod: Pod, claim: PodResourceClaim) -> PodClaim | None:
@@ -210,4 +213,35 @@ def cdi_ids(
             raise ClaimError(f"unable to get claim info {where}")
         for _, device in devices_for(claim, request):
             found.update(dict.fromkeys(device.cdi_ids))
+    return tuple(found)
+
+
+def claim_health(
+    claims: Mapping[ClaimKey, Claim],
+    pod: Pod,
+    container: Container,
+    healths: DeviceHealths,
+    *,
+    messages: bool = True,
+) -> tuple[ClaimHealth, ...]:
+    """Return the health of a container's devices, for each claim or request that it names.
+
+    Upstream shows all devices of a claim, whatever the request. `messages` says whether messages
+    are wanted (ResourceHealthStatusMessage). Raises `ClaimError` as `pod_claims` does.
+    """
+    found = []
+    # Devices of extended resources: KEP-5004 leaves their health to a later release.
+    for used, request in asked_by(pod, container, extended=False):
+        claim = claims.get(used.key)
+        if claim is None:
+            continue
+        name = f"claim:{used.name}/{request}" if request else f"claim:{used.name}"
+        devices = {}
+        for driver, device in devices_for(claim, request):
+            health, message = healths.health(driver, device.pool, device.device)
+            plain = f"{driver}/{device.pool}/{device.device}"
+            shown = next(iter(device.cdi_ids), plain)
+            devices[shown] = (health, message if messages else "")
+        if devices:
+            found.append(ClaimHealth(name, devices))
     return tuple(found)

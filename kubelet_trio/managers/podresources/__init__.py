@@ -20,11 +20,13 @@ from kubelet_trio.managers.podresources.types import (
 )
 
 if TYPE_CHECKING:
+    from kubelet_trio.managers.podresources.claims import claim_uses
     from kubelet_trio.managers.podresources.holdings import for_containers, held_by
     from kubelet_trio.managers.podresources.service import pod_resources_server
 
 # `holdings` loads all managers: only where there are some.
 _DEFERRED = {
+    "claim_uses": "claims",
     "for_containers": "holdings",
     "held_by": "holdings",
     "pod_resources_server": "service",
@@ -38,6 +40,7 @@ __all__ = [
     "MemoryUse",
     "ResourceUse",
     "ResourcesView",
+    "claim_uses",
     "for_containers",
     "held_by",
     "pod_resources_server",

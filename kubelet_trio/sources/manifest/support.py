@@ -75,7 +75,6 @@ NOT_YET: Mapping[str, Refusal] = {
     **_of_handlers("httpGet.protocol", _not_yet("protocols other than HTTP/1.1 are")),
     **_of_handlers("grpc.mode", _not_yet("gRPC probes over TLS are", "Plaintext"), _PROBES),
     "spec.<c>[].volumeMounts[].bindMountOptions": _not_yet("bind mount options are", *_EMPTY),
-    "spec.<c>[].resources.claims": _not_yet("resource claims are", *_EMPTY),
     "spec.evictionResponders": _not_yet("eviction responders are", *_EMPTY),
     "spec.resources.claims": _not_yet("resource claims are", *_EMPTY),
     "spec.schedulingGroup": _not_yet("scheduling groups are", *_EMPTY),
@@ -118,6 +117,7 @@ STATIC_POD: Mapping[str, Refusal] = {
     "spec.imagePullSecrets": _api("secrets", []),
     "spec.readinessGates": Refusal("no component sets conditions of a static pod", _EMPTY),
     "spec.resourceClaims": _api("resourceclaims", []),
+    "spec.<c>[].resources.claims": _api("resourceclaims", *_EMPTY),
     "spec.schedulingGates": Refusal(
         "Forbidden: a pod that has its node cannot wait for one", ([],)
     ),
@@ -129,11 +129,11 @@ STATIC_POD: Mapping[str, Refusal] = {
     "spec.volumes[].projected.sources[].serviceAccountToken": _api("serviceaccounts"),
 }
 
-# Not supported yet for API pods; manifests may not use them anyway (`STATIC_POD`).
-_CLUSTER_ALONE: Mapping[str, Refusal] = {
-    "spec.resourceClaims": _not_yet("resource claims are", []),
+# Refused in pods of an API server while the gate is off; manifests may not use them anyway.
+_NO_CLAIMS: Mapping[str, Refusal] = {
+    "spec.resourceClaims": Refusal("the feature gate DynamicResourceAllocation is off", ([],)),
 }
-CLUSTER_POD: Mapping[str, Refusal] = {**NOT_YET, **_CLUSTER_ALONE}
+CLUSTER_POD: Mapping[str, Refusal] = NOT_YET
 
 _RESOURCE_NAMES = frozenset(("cpu", "memory"))
 _CONTAINER_LISTS = ("initContainers", "containers", "ephemeralContainers")
@@ -167,13 +167,17 @@ def check_ephemeral_support(document: dict[str, Any], index: int) -> list[FieldE
     ]
 
 
-def check_cluster_pod(pod: Pod) -> list[FieldError]:
-    """Return every use of a field that this node refuses in a pod of an API server."""
+def check_cluster_pod(pod: Pod, *, claims: bool = True) -> list[FieldError]:
+    """Return every use of a field that this node refuses in a pod of an API server.
+
+    `claims` says whether it may use resource claims (the gate DynamicResourceAllocation).
+    """
+    refused = CLUSTER_POD if claims else {**CLUSTER_POD, **_NO_CLAIMS}
     # Resources that the node does not offer are left to the scheduler, as in the Go kubelet.
     document = msgspec.to_builtins(pod)
     return [
         FieldError(path, refusal.why)
-        for pattern, refusal in CLUSTER_POD.items()
+        for pattern, refusal in refused.items()
         for path, value in _find(document, pattern)
         if refusal.refuses(value)
     ]

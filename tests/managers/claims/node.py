@@ -102,7 +102,6 @@ class Node:
             self,
             self,
             self.meter,
-            known_pods=lambda: self.known,
         )
 
     def reboot(self) -> None:
@@ -111,7 +110,7 @@ class Node:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run what the agent's tree would."""
         async with trio.open_nursery() as nursery:
-            for child in self.claims.children():
+            for child in self.claims.children(lambda: self.known):
                 await nursery.start(child.run)
             task_status.started()
 

@@ -118,7 +118,8 @@ async def test_pods_that_share_some_claims_wait_for_those_only(
         await trio.sleep(0.2)
         node.add(claim_object("three", NICS, users=("p3",)))
         nursery.start_soon(prepare, "p3", "c=three")
-    assert ends["p3"] < ends["p1"] <= ends["p2"]
+    assert ends["p3"] < 5
+    assert min(ends["p1"], ends["p2"]) > 30
 
 
 @pytest.mark.parametrize(

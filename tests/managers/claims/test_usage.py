@@ -12,7 +12,6 @@ from kubelet_trio.managers.claims.usage import (
     cdi_ids,
     check_claim,
     pod_claims,
-    uses_claims,
 )
 from tests.managers.claims.objects import (
     GPUS,
@@ -31,8 +30,7 @@ def names(pod: Pod, *, extended: bool = True) -> list[tuple[str, str, bool]]:
 def test_claims_are_named_by_the_spec_or_by_the_status() -> None:
     pod = pod_using("a=one", "b=", "c=", made={"b": "p1-b-xyz", "c": None})
     assert names(pod) == [("a", "one", False), ("b", "p1-b-xyz", True)]
-    assert uses_claims(pod)
-    assert not uses_claims(pod_using())
+    assert names(pod_using()) == []
 
 
 def test_extended_resources_are_a_claim_if_the_gate_is_on() -> None:

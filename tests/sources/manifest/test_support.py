@@ -102,7 +102,11 @@ C = "spec.containers[0]"
             "spec.volumes[0].configMap.items[0].user",
             YET,
         ),
-        (of_container(resources={"claims": [{"name": "x"}]}), f"{C}.resources.claims", YET),
+        (
+            of_container(resources={"claims": [{"name": "x"}]}),
+            f"{C}.resources.claims",
+            "static pods may not reference resourceclaims",
+        ),
         (
             of_container(resources={"requests": {"gpu": 1}}),
             f"{C}.resources.requests[gpu]",
@@ -270,16 +274,6 @@ def of_cluster(raw: dict[str, Any]) -> dict[str, str]:
             f"owners of single files are {YET}",
         ),
         (
-            of_container(resources={"claims": [{"name": "gpu"}]}),
-            f"{C}.resources.claims",
-            f"resource claims are {YET}",
-        ),
-        (
-            manifest(resourceClaims=[{"name": "gpu", "resourceClaimName": "c"}]),
-            "spec.resourceClaims",
-            f"resource claims are {YET}",
-        ),
-        (
             of_container(startupProbe={"grpc": {"port": 80, "mode": "TLS"}}),
             f"{C}.startupProbe.grpc.mode",
             f"gRPC probes over TLS are {YET}",
@@ -300,16 +294,26 @@ def test_what_of_a_cluster_is_not_done_is_refused(raw: dict[str, Any], path: str
             serviceAccountName="default",
             readinessGates=[{"conditionType": "example.com/x"}],
             securityContext={"seLinuxChangePolicy": "MountOption"},
-            resourceClaims=[],
+            resourceClaims=[{"name": "gpu", "resourceClaimName": "c"}],
         ),
         of_volume(projected={"sources": [{"serviceAccountToken": {"path": "token"}}]}),
-        of_container(resources={"limits": {"example.com/gpu": "1"}, "claims": []}),
+        of_container(resources={"limits": {"example.com/gpu": "1"}, "claims": [{"name": "gpu"}]}),
         of_container(livenessProbe={"grpc": {"port": 80}}),
         annotated("seccomp.security.alpha.kubernetes.io/pod"),
     ],
 )
 def test_what_a_cluster_gives_is_taken(raw: dict[str, Any]) -> None:
     assert of_cluster(raw) == {}
+
+
+def test_claims_need_their_gate() -> None:
+    raw = manifest(resourceClaims=[{"name": "gpu", "resourceClaimName": "c"}])
+    pod = msgspec.convert(raw, Pod)
+    (error,) = check_cluster_pod(pod, claims=False)
+    assert error.field == "spec.resourceClaims"
+    assert error.message == "the feature gate DynamicResourceAllocation is off"
+    plain = msgspec.convert(manifest(resourceClaims=[]), Pod)
+    assert check_cluster_pod(plain, claims=False) == []
 
 
 @pytest.mark.parametrize("policy", ["MountOption", "Recursive"])

@@ -1,0 +1,213 @@
+"""Resource claims in an agent: what keeps them is loaded with the first pod that has some.
+
+A node whose pods claim nothing loads none of it: neither the manager nor its drivers' table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+from lightkube.models.core_v1 import Container, Pod
+
+from kubelet_trio.agent.settings import TOP_POLICY, AgentSettings, Seams
+from kubelet_trio.managers import ClaimError, ClaimHealth
+from kubelet_trio.model import PodUid, Purpose, pod_uid, spec
+from kubelet_trio.supervision import ChildSpec, DynamicSupervisor, Restart
+
+if TYPE_CHECKING:
+    from lightkube.models.resource_v1 import ResourceClaim
+
+    from kubelet_trio.agent.cluster import Cluster
+    from kubelet_trio.managers import (
+        Claim,
+        ClaimKey,
+        ClaimSource,
+        ClaimUse,
+        DraDrivers,
+        ResourceClaims,
+        SliceCleaner,
+    )
+    from kubelet_trio.stats import Sample
+
+KnownPods = Callable[[], Collection[PodUid] | None]
+
+
+class NodeClaims:
+    """Implements `pods.PodClaims`."""
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        seams: Seams,
+        cluster: Cluster | None,
+        wake: Callable[[PodUid], None],
+        left: Mapping[ClaimKey, Claim],
+    ) -> None:
+        """Begin with the claims that an earlier agent has left.
+
+        Args:
+            settings: the agent's.
+            seams: the world.
+            cluster: has the claims' objects; None: a standalone node.
+            wake: called with a pod whose status is to be published anew. Must not block.
+            left: the claims.
+        """
+        self._settings = settings.managers
+        self._root_dir = settings.node.root_dir
+        self._seams = seams
+        self._source = _make_source(cluster)
+        self._wake = wake
+        self._left = left
+        self._manager: ResourceClaims | None = None
+        self._drivers: DraDrivers | None = None
+        self._slices = _make_slices(cluster, seams)
+        self._loaded = trio.Event()
+        self._tree = DynamicSupervisor("claims", policy=TOP_POLICY)
+        if left:
+            self._load()
+
+    def tree(self, known: KnownPods) -> DynamicSupervisor:
+        """Return the part of the supervision tree; `known` as `ResourceClaims` has it.
+
+        Once the manager is loaded, its children are here.
+        """
+        start = ChildSpec("start", partial(self._start, known), Restart.TRANSIENT)
+        self._tree.start_child(start)
+        if self._slices is not None:
+            self._tree.start_child(ChildSpec("slices", self._slices.run))
+        return self._tree
+
+    async def _start(
+        self, known: KnownPods, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        task_status.started()
+        await self._loaded.wait()
+        for child in self._load().children(known):
+            self._tree.start_child(child)
+
+    @property
+    def drivers(self) -> DraDrivers:
+        """The handler of plugins of drivers."""
+        if self._drivers is None:
+            from kubelet_trio.managers import DraDrivers
+
+            self._drivers = DraDrivers(
+                self._seams.meter,
+                on_health=self._health_changed,
+                on_change=self._slices.note if self._slices is not None else lambda *_: None,
+                watches_health=self._settings.device_health,
+            )
+        return self._drivers
+
+    @property
+    def manager(self) -> ResourceClaims | None:
+        """What keeps the claims; None: there have been none yet."""
+        return self._manager
+
+    def _load(self) -> ResourceClaims:
+        if self._manager is None:
+            from kubelet_trio.managers import CheckpointKeeper, ResourceClaims
+
+            seams = self._seams
+            self._manager = ResourceClaims(
+                self._left,
+                CheckpointKeeper(self._root_dir, seams.offload_for(Purpose.RECORDS)),
+                self._source,
+                self.drivers,
+                seams.meter,
+                extended=self._settings.extended_claims,
+            )
+            self._loaded.set()
+        return self._manager
+
+    def _health_changed(self, driver: str, pool: str, device: str) -> None:
+        """Publish the statuses of the pods with a device whose health has changed."""
+        if self._manager is not None:
+            for uid in sorted(self._manager.pods_with(driver, {(pool, device)})):
+                self._wake(uid)
+
+    # PodClaims
+
+    async def prepare(self, pod: Pod) -> None:
+        """Prepare what a pod claims. Raises `ClaimError`."""
+        if self._uses_claims(pod):
+            await self._load().prepare(pod)
+
+    async def unprepare(self, pod: Pod) -> None:
+        """Give back what a pod claims. Raises `ClaimError`."""
+        if self._manager is not None:
+            await self._manager.unprepare(pod_uid(pod))
+
+    def holds(self, uid: PodUid) -> bool:
+        """Whether a pod may have to give something back."""
+        return self._manager is not None and self._manager.holds(uid)
+
+    def cdi_ids(self, pod: Pod, container: Container) -> tuple[str, ...]:
+        """Return the CDI devices of a container. Raises `ClaimError`."""
+        if not self._uses_claims(pod):
+            return ()
+        return self._load().cdi_ids(pod, container)
+
+    def health(self, pod: Pod, container: Container) -> tuple[ClaimHealth, ...]:
+        """Return the health of a container's devices."""
+        if self._manager is None or not self._settings.device_health:
+            return ()
+        messages = self._settings.device_health_message
+        return self._manager.health(pod, container, self.drivers.healths, messages=messages)
+
+    def _uses_claims(self, pod: Pod) -> bool:
+        if spec(pod).resourceClaims:
+            return True
+        if not self._settings.extended_claims or pod.status is None:
+            return False
+        return pod.status.extendedResourceClaimStatus is not None
+
+    # What is shown
+
+    def uses(self, pod: Pod, container: str) -> tuple[ClaimUse, ...]:
+        """Return the claims that a container of a pod uses, for the pod resources API."""
+        if self._manager is None or not self._settings.show_claims:
+            return ()
+        from kubelet_trio.managers import claim_uses
+
+        body = spec(pod)
+        for each in (*(body.initContainers or ()), *body.containers):
+            if each.name == container:
+                return claim_uses(self._manager.claims_of(pod, each))
+        return ()
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield how many claims are prepared."""
+        in_use = self._manager.in_use() if self._manager is not None else {"<any>": 0}
+        for driver, count in sorted(in_use.items()):
+            yield "dra_resource_claims_in_use", (driver,), count
+
+
+class NoClaimObjects:
+    """The claims of a node without an API server."""
+
+    async def get(self, key: ClaimKey) -> ResourceClaim:
+        """Raises `ClaimError`."""
+        raise ClaimError(f"fetch ResourceClaim {key.name}: this node has no API server")
+
+
+def _make_source(cluster: Cluster | None) -> ClaimSource:
+    if cluster is None:
+        return NoClaimObjects()
+    from kubelet_trio.agent.cluster_claims import ClusterClaims
+
+    return ClusterClaims(cluster.server.api)
+
+
+def _make_slices(cluster: Cluster | None, seams: Seams) -> SliceCleaner | None:
+    """Return what removes the slices of drivers that are gone; None without an API server."""
+    if cluster is None or seams.plugin_watcher is None:
+        return None
+    from kubelet_trio.agent.cluster_claims import ClusterSlices
+    from kubelet_trio.managers import SliceCleaner
+
+    server = cluster.server
+    return SliceCleaner(ClusterSlices(server.api, server.settings.identity.name))
