@@ -147,7 +147,7 @@ class DraNode:
         self.registry = root / "plugins_registry"
         self.rules = {name: DraRules() for name in DEVICES}
         self.faults = {name: DraFaults() for name in DEVICES}
-        self.healths = {n: {d: calls.HEALTHY for d in devices} for n, devices in DEVICES.items()}
+        self.healths = {n: dict.fromkeys(devices, calls.HEALTHY) for n, devices in DEVICES.items()}
         self.processes: dict[tuple[str, str], DriverProcess] = {}
         self._numbers = itertools.count(1)
         self._news = trio.Event()
@@ -185,7 +185,7 @@ class DraNode:
 
     def update(self, name: str) -> None:
         """Begin a rolling update: a second instance registers beside the first."""
-        old, new = self._by_age(name)
+        _, new = self._by_age(name)
         if not new.is_up:
             self.start(name, new.driver.instance)
         else:
