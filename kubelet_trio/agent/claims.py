@@ -5,7 +5,7 @@ A node whose pods claim nothing loads none of it: neither the manager nor its dr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from lightkube.models.core_v1 import Container, Pod
 
 from kubelet_trio.agent.settings import TOP_POLICY, AgentSettings, Seams
 from kubelet_trio.managers import ClaimError, ClaimHealth
-from kubelet_trio.model import PodUid, Purpose, pod_uid, spec
+from kubelet_trio.model import PodUid, Purpose, pod_containers, pod_key, pod_uid, spec
 from kubelet_trio.supervision import ChildSpec, DynamicSupervisor, Restart
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         ClaimSource,
         ClaimUse,
         DraDrivers,
+        MachineHoldings,
         ResourceClaims,
         SliceCleaner,
     )
@@ -179,6 +180,26 @@ class NodeClaims:
                 return claim_uses(self._manager.claims_of(pod, each))
         return ()
 
+    def shown(self, holdings: MachineHoldings, pods: Iterable[Pod]) -> MachineHoldings:
+        """Return what is shown of the machine with the devices that pods have claimed."""
+        if self._manager is None:
+            return holdings
+        from kubelet_trio.managers import ClaimedDevice, with_claims
+
+        healths, claimed = self.drivers.healths, {}
+        for pod in pods:
+            key = pod_key(pod)
+            for container in pod_containers(pod):
+                claimed[key.namespace, key.name, container.spec.name] = [
+                    ClaimedDevice(
+                        driver,
+                        f"{device.pool}/{device.device}",
+                        healths.health(driver, device.pool, device.device)[0] != "Unhealthy",
+                    )
+                    for driver, device in self._manager.devices_of(pod, container.spec)
+                ]
+        return with_claims(holdings, claimed)
+
     def samples(self) -> Iterator[Sample]:
         """Yield how many claims are prepared."""
         in_use = self._manager.in_use() if self._manager is not None else {"<any>": 0}
@@ -206,8 +227,7 @@ def _make_slices(cluster: Cluster | None, seams: Seams) -> SliceCleaner | None:
     """Return what removes the slices of drivers that are gone; None without an API server."""
     if cluster is None or seams.plugin_watcher is None:
         return None
-    from kubelet_trio.agent.cluster_claims import ClusterSlices
-    from kubelet_trio.managers import SliceCleaner
+    from kubelet_trio.managers import ApiSlices, SliceCleaner
 
     server = cluster.server
-    return SliceCleaner(ClusterSlices(server.api, server.settings.identity.name))
+    return SliceCleaner(ApiSlices(server.api, server.settings.identity.name))

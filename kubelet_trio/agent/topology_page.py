@@ -68,6 +68,7 @@ def managed_machine(
         machine = managers.machine
         if not machine.nodes:  # its managers give devices alone
             machine, _ = await machine_alone(parts.setup.seams)()
-        return machine, machine_holdings(managers, settings, pods)
+        holdings, claims = machine_holdings(managers, settings, pods), parts.supplies.claims
+        return machine, holdings if claims is None else claims.shown(holdings, pods)
 
     return show

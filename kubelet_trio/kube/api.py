@@ -151,3 +151,14 @@ class KubeApi(Protocol):
     ) -> None:
         """Delete an object; UID and resource version are preconditions if given."""
         ...
+
+    async def delete_collection(
+        self,
+        model: type[T],
+        *,
+        namespace: str = "",
+        field_selector: str = "",
+        label_selector: str = "",
+    ) -> None:
+        """Delete all objects that the selectors match; there may be none."""
+        ...

@@ -201,6 +201,18 @@ class KubeClient:
         path = route_of(model).path(namespace, name)
         await self._send("DELETE", path, {}, encode(options), _JSON)
 
+    async def delete_collection(
+        self,
+        model: type[Any],
+        *,
+        namespace: str = "",
+        field_selector: str = "",
+        label_selector: str = "",
+    ) -> None:
+        path = route_of(model).path(namespace)
+        query = {"fieldSelector": field_selector, "labelSelector": label_selector}
+        await self._send("DELETE", path, query)
+
     async def _write(
         self, method: str, path: str, body: Any, model: type[T], content_type: str = _JSON
     ) -> T:

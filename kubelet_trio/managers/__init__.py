@@ -43,6 +43,7 @@ from kubelet_trio.managers.types import (
 
 if TYPE_CHECKING:
     from kubelet_trio.managers.claims import (
+        ApiSlices,
         Claim,
         ClaimKey,
         ClaimSource,
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
         pod_resources_server,
     )
     from kubelet_trio.managers.topology import (
+        ClaimedDevice,
         ContainerHoldings,
         MachineDevice,
         MachineHoldings,
@@ -79,10 +81,14 @@ if TYPE_CHECKING:
         read_machine,
         read_topology_page,
         topology_page,
+        with_claims,
     )
 
 # Loaded when they are first used.
 _DEFERRED = {
+    "ApiSlices": "claims",
+    "ClaimedDevice": "topology",
+    "with_claims": "topology",
     "Claim": "claims",
     "ClaimKey": "claims",
     "ClaimSource": "claims",
@@ -119,6 +125,7 @@ __all__ = [
     "ANYWHERE",
     "NOTHING",
     "NO_SHARE",
+    "ApiSlices",
     "CheckpointError",
     "CheckpointKeeper",
     "Claim",
@@ -127,6 +134,7 @@ __all__ = [
     "ClaimKey",
     "ClaimSource",
     "ClaimUse",
+    "ClaimedDevice",
     "ContainerHoldings",
     "ContainerShare",
     "Cpu",
@@ -173,6 +181,7 @@ __all__ = [
     "read_topology_page",
     "topology_page",
     "with_cdi",
+    "with_claims",
 ]
 
 __getattr__ = names_on_demand(__name__, _DEFERRED)

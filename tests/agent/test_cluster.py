@@ -18,7 +18,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from kubelet_trio.agent import Agent, AgentSettings, ApiServer, ClusterSettings, Seams, make_agent
 from kubelet_trio.containers import NodeSettings
 from kubelet_trio.kube import KubeError
-from kubelet_trio.managers import LoadedManagers
+from kubelet_trio.managers import LoadedManagers, load_claims
 from kubelet_trio.model import Watcher, metadata, spec
 from kubelet_trio.node import NodeIdentity, NodeResources
 from kubelet_trio.node.observer import go_version
@@ -96,6 +96,7 @@ class World:
             ),
             load_records(self.host.base / "root" / "pods"),
             managers=self.managers(),
+            claims=load_claims(self.host.base / "root"),
         )
         self.ended = trio.Event()
         async with trio.open_nursery() as nursery:

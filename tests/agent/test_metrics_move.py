@@ -533,6 +533,8 @@ ELSEWHERE = {
     "kubelet_credential_provider_plugin_errors_total": "tests/credentials/test_plugins.py",
     "kubelet_device_plugin_alloc_duration_seconds": "tests/agent/test_device_plugins.py",
     "kubelet_device_plugin_registration_total": "tests/agent/test_device_plugins.py",
+    "dra_operations_duration_seconds": "tests/managers/claims/test_manager.py",
+    "dra_resource_claims_in_use": "tests/agent/test_claims.py",
     "dra_grpc_operations_duration_seconds": "tests/managers/claims/test_drivers.py",
     "kubelet_evented_pleg_connection_error_count": "tests/pleg/test_exits_are_known.py",
     "kubelet_memory_manager_pinning_errors_total": "tests/managers/node/test_holdings.py",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.fuzz import (
+    claims,
     cluster,
     connections,
     devices,
@@ -26,4 +27,5 @@ TARGETS = [
     *plugins.TARGETS,
     *volumes.TARGETS,
     *devices.TARGETS,
+    *claims.TARGETS,
 ]

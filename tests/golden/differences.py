@@ -62,7 +62,7 @@ MEANT = (
     Meant("metrics", "metrics_probes", "process_start_time_seconds", _GO),
     Meant("metrics", "metrics", "kubernetes_feature_enabled", "gates with nothing behind them are not told as switched on"),
     Meant("metrics", "metrics", "kubelet_trio_.*", "the agent's own"),
-    Meant("metrics", "metrics", "dra_.*", "dynamic resource allocation is not there"),
+    Meant("metrics", "metrics", "dra_operations_duration_seconds.*", "measured for pods that claim devices, and not for all"),
     Meant("metrics", "metrics", "kubelet_(cpu_manager|memory_manager|topology_manager)_.*", _MANAGERS),
     Meant("metrics", "metrics", "(force_cleaned_failed_volume|reconstruct_volume|volume_operation_total|kubelet_volume_metric_collection).*", _VOLUMES),
     Meant("metrics", "metrics", "kubelet_(node_startup|first_network_pod_start_sli)_.*", "how soon the Go process started"),

@@ -97,7 +97,7 @@ async def _serve(client: FakeKubeClient, stream: trio.abc.Stream) -> None:
         async with stream:
             await _Connection(client, stream).serve()
     # The agent was killed, or a fault of the fake broke the connection.
-    except (trio.BrokenResourceError, h11.RemoteProtocolError, KubeUnavailableError):
+    except* (trio.BrokenResourceError, h11.RemoteProtocolError, KubeUnavailableError):
         pass
 
 
@@ -119,11 +119,7 @@ class _Connection:
             try:
                 await self._answer(_asked(request, body))
             except KubeError as exc:
-                status = {
-                    "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": exc.code,
-                    "reason": exc.reason, "message": exc.message,
-                }  # fmt: skip
-                await self._send(exc.code, status)
+                await self._send(exc.code, _status(exc))
             if self._http.our_state is h11.MUST_CLOSE:
                 return
             self._http.start_next_cycle()
@@ -158,16 +154,21 @@ class _Connection:
             await self._write(h11.Response(status_code=200, headers=_HEADERS))
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._wait_closed, nursery.cancel_scope)
-                async for event in events:
-                    line = json.dumps(_event(asked.route, event)).encode() + b"\n"
-                    await self._write(h11.Data(data=line))
+                try:
+                    async for event in events:
+                        await self._tell(_event(asked.route, event))
+                except KubeError as exc:
+                    await self._tell({"type": "ERROR", "object": _status(exc)})
                 nursery.cancel_scope.cancel()
         await self._write(h11.EndOfMessage())
 
     async def _wait_closed(self, scope: trio.CancelScope) -> None:
         """Cancel a watch whose client has gone: nothing may ever be sent to it."""
-        if not await self._stream.receive_some(1):
-            scope.cancel()
+        await self._stream.receive_some(1)
+        scope.cancel()
+
+    async def _tell(self, event: Json) -> None:
+        await self._write(h11.Data(data=json.dumps(event).encode() + b"\n"))
 
     async def _write(self, event: h11.Event) -> None:
         if (data := self._http.send(event)) is not None:
@@ -250,6 +251,13 @@ async def _listed(client: FakeKubeClient, asked: Asked) -> Json:
     return {
         "kind": f"{route.kind}List", "apiVersion": route.api_version, "metadata": meta,
         "items": items,
+    }  # fmt: skip
+
+
+def _status(error: KubeError) -> Json:
+    return {
+        "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": error.code,
+        "reason": error.reason, "message": error.message,
     }  # fmt: skip
 
 

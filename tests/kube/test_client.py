@@ -9,12 +9,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import pytest
 import trio
 from lightkube.models.coordination_v1 import Lease
 from lightkube.models.core_v1 import ConfigMap, Pod
 from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.models.resource_v1 import ResourceSlice
 from lightkube.models.storage_v1 import CSINode
 from trio.testing import MockClock
 
@@ -125,6 +127,17 @@ async def test_a_deletion_carries_its_options(autojump_clock: MockClock) -> None
         "gracePeriodSeconds": 0,
         "preconditions": {"uid": "u1"},
     }
+
+
+async def test_a_deletion_of_many_carries_its_selectors(autojump_clock: MockClock) -> None:
+    async with asking(answering(200, b"{}")) as (client, server):
+        await client.delete_collection(
+            ResourceSlice, field_selector="spec.nodeName=n,spec.driver=d"
+        )
+    (asked,) = server.asked
+    path, _, query = asked.target.partition("?")
+    assert (asked.method, path) == ("DELETE", "/apis/resource.k8s.io/v1/resourceslices")
+    assert parse_qs(query) == {"fieldSelector": ["spec.nodeName=n,spec.driver=d"]}
 
 
 @pytest.mark.parametrize(

@@ -23,11 +23,17 @@ if TYPE_CHECKING:
     from kubelet_trio.managers.claims.checkpoint import load_claims
     from kubelet_trio.managers.claims.drivers import DraDrivers
     from kubelet_trio.managers.claims.manager import ResourceClaims
-    from kubelet_trio.managers.claims.slices import NodeSlices, SliceCleaner, SliceRemovalError
+    from kubelet_trio.managers.claims.slices import (
+        ApiSlices,
+        NodeSlices,
+        SliceCleaner,
+        SliceRemovalError,
+    )
     from kubelet_trio.managers.claims.usage import asked_by, devices_for
 
 # Loaded when they are first used.
 _DEFERRED = {
+    "ApiSlices": "slices",
     "DraDrivers": "drivers",
     "NodeSlices": "slices",
     "ResourceClaims": "manager",
@@ -39,6 +45,7 @@ _DEFERRED = {
 }
 
 __all__ = [
+    "ApiSlices",
     "Claim",
     "ClaimDevice",
     "ClaimDriver",

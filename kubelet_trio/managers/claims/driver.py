@@ -73,7 +73,7 @@ class DraPlugin:
                     claims=[v1beta1.Claim(**f) for f in _fields(claims)]
                 ),
             )
-        return {uid[:_MOST_TEXT]: _prepared(found) for uid, found in answer.claims.items()}
+        return prepared_claims(answer)
 
     async def unprepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, str]:
         """Undo the preparation: NodeUnprepareResources. Raises `ClaimError` with grpc-go's text."""
@@ -93,7 +93,7 @@ class DraPlugin:
                     claims=[v1beta1.Claim(**f) for f in _fields(claims)]
                 ),
             )
-        return {uid[:_MOST_TEXT]: found.error[:_MOST_TEXT] for uid, found in answer.claims.items()}
+        return {uid[:_MOST_TEXT]: _error(found) for uid, found in answer.claims.items()}
 
     async def _call(
         self, name: str, method: UnaryUnaryMethod[RequestT, ReplyT], request: RequestT
@@ -121,15 +121,31 @@ def _fields(claims: Iterable[ClaimRef]) -> list[dict[str, str]]:
     return [{"namespace": c.namespace, "name": c.name, "uid": c.uid} for c in claims]
 
 
+def prepared_claims(
+    answer: v1.NodePrepareResourcesResponse | v1beta1.NodePrepareResourcesResponse,
+) -> dict[str, tuple[ClaimDevice, ...] | str]:
+    """Return the devices, or the error, of each claim of an answer."""
+    return {uid[:_MOST_TEXT]: _prepared(found) for uid, found in answer.claims.items()}
+
+
 def _prepared(
-    result: v1.NodePrepareResourceResponse | v1beta1.NodePrepareResourceResponse,
+    result: v1.NodePrepareResourceResponse | v1beta1.NodePrepareResourceResponse | None,
 ) -> tuple[ClaimDevice, ...] | str:
-    """Return a claim's devices, or the error for it."""
+    """Return a claim's devices, or the error for it; None: the entry has no value, as nil in Go."""
+    if result is None:
+        return ()
     if result.error:
         return result.error[:_MOST_TEXT]
     if (size := len(bytes(result))) > MOST_RESULT:
         return f"the driver answered with {size} bytes, expected {MOST_RESULT} at most"
     return tuple(_device(device) for device in result.devices)
+
+
+def _error(
+    result: v1.NodeUnprepareResourceResponse | v1beta1.NodeUnprepareResourceResponse | None,
+) -> str:
+    """Return the error for a claim; as in Go an entry without a value is none."""
+    return result.error[:_MOST_TEXT] if result is not None else ""
 
 
 def _device(device: v1.Device | v1beta1.Device) -> ClaimDevice:

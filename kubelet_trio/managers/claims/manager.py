@@ -32,6 +32,7 @@ from kubelet_trio.managers.claims.state import (
 from kubelet_trio.managers.claims.tasks import LINGER, ClaimTasks, Work
 from kubelet_trio.managers.claims.types import (
     Claim,
+    ClaimDevice,
     ClaimDriver,
     ClaimDrivers,
     ClaimError,
@@ -45,6 +46,7 @@ from kubelet_trio.managers.claims.usage import (
     cdi_ids,
     check_claim,
     claim_health,
+    devices_for,
     pod_claims,
 )
 from kubelet_trio.managers.node.checkpoints import CheckpointKeeper
@@ -299,6 +301,21 @@ class ResourceClaims:
         except ClaimError:
             return ()
         return tuple(self._table[key] for key in sorted(used) if key in self._table)
+
+    def devices_of(self, pod: Pod, container: Container) -> tuple[tuple[str, ClaimDevice], ...]:
+        """Return the devices that a container has, each with its driver."""
+        try:
+            asked = list(asked_by(pod, container, extended=self._extended))
+        except ClaimError:
+            return ()
+        known = ((self._table.get(used.key), request) for used, request in asked)
+        found = (
+            device
+            for claim, request in known
+            if claim is not None
+            for device in devices_for(claim, request)
+        )
+        return tuple(dict.fromkeys(found))
 
     def health(
         self, pod: Pod, container: Container, healths: DeviceHealths, *, messages: bool = True

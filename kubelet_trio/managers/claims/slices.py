@@ -15,6 +15,7 @@ from typing import Protocol
 
 import trio
 
+from kubelet_trio.kube import API_ERRORS, KubeApi, NotFoundError
 from kubelet_trio.model import Backoff, Bell, get_logger
 
 log = get_logger()
@@ -38,6 +39,30 @@ class NodeSlices(Protocol):
             SliceRemovalError: they are not removed.
         """
         ...
+
+
+class ApiSlices:
+    """Implements `NodeSlices` at an API server."""
+
+    def __init__(self, api: KubeApi, node: str) -> None:
+        """`node` is the node's name."""
+        self._api = api
+        self._node = node
+
+    async def remove(self, driver: str) -> None:
+        # Not at the top: the models of the API's group take memory.
+        from lightkube.models.resource_v1 import ResourceSlice
+
+        # A kubelet may delete those of its node only; the API server wants to see that.
+        selector = f"spec.nodeName={self._node}"
+        if driver:
+            selector += f",spec.driver={driver}"
+        try:
+            await self._api.delete_collection(ResourceSlice, field_selector=selector)
+        except NotFoundError:  # the API server is older than the API
+            pass
+        except API_ERRORS as exc:
+            raise SliceRemovalError(str(exc)) from exc
 
 
 @dataclass(eq=False, slots=True)

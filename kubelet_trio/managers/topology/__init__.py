@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kubelet_trio.managers.topology.claims import ClaimedDevice, with_claims
 from kubelet_trio.managers.topology.draw import draw_machine
 from kubelet_trio.managers.topology.errors import TopologyError
 from kubelet_trio.managers.topology.holdings import (
@@ -15,6 +16,7 @@ from kubelet_trio.managers.topology.holdings import (
 from kubelet_trio.managers.topology.read import read_machine
 
 __all__ = [
+    "ClaimedDevice",
     "ContainerHoldings",
     "MachineDevice",
     "MachineHoldings",
@@ -24,4 +26,5 @@ __all__ = [
     "read_machine",
     "read_topology_page",
     "topology_page",
+    "with_claims",
 ]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 import trio
-from trio.testing import MockClock, wait_all_tasks_blocked
+from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
-from kubelet_trio.grpc import Status
+from kubelet_trio.grpc import Handler, RawMessage, Server, Status, unary_unary
 from kubelet_trio.managers.claims import ClaimDevice, ClaimError, DraDrivers
 from kubelet_trio.testing.dra import DraFaultKind, FakeClaimDevice, FakeDraDriver, calls
 from tests.managers.claims.driver_node import CLAIM, OTHER, open_node
@@ -248,3 +248,37 @@ async def test_an_instance_may_register_before_it_listens(autojump_clock: MockCl
         assert node.drivers.registered == {NAME: True}
         assert node.changes == [(NAME, False), (NAME, True)]
         nursery.cancel_scope.cancel()
+
+
+async def test_an_entry_without_a_value_is_one_without_devices(autojump_clock: MockClock) -> None:
+    entry = b"\n\x07\n\x05uid-1"  # claims: {"uid-1": nil}, as some encoders write it
+    async with trio.open_nursery() as nursery:
+        served = Server([_Raw(entry)])
+
+        async def dial(_path: str) -> trio.abc.Stream:
+            near, far = memory_stream_pair()
+            nursery.start_soon(served.serve_stream, far)
+            return near
+
+        drivers = DraDrivers(dial=dial)
+        await nursery.start(drivers.run_plugin, NAME, "/dra.sock", [calls.V1])
+        assert await drivers.find(NAME).prepare([CLAIM]) == {CLAIM.uid: ()}
+        assert await drivers.find(NAME).unprepare([CLAIM]) == {CLAIM.uid: ""}
+        nursery.cancel_scope.cancel()
+
+
+class _Raw:
+    """Answers both calls with the same bytes."""
+
+    def __init__(self, answer: bytes) -> None:
+        self._answer = answer
+
+    async def _call(self, _request: RawMessage) -> RawMessage:
+        return RawMessage(self._answer)
+
+    def __mapping__(self) -> Mapping[str, Handler]:
+        path = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/"
+        return {
+            path + method: unary_unary(self._call, RawMessage, RawMessage)
+            for method in (calls.PREPARE, calls.UNPREPARE)
+        }

@@ -152,7 +152,7 @@ async def test_a_device_has_a_timeout_of_its_own(autojump_clock: MockClock) -> N
     async with open_node() as node:
         await node.register(driver)
         began = trio.current_time()
-        lost = {}
+        lost: dict[str, float] = {}
         while len(lost) < 3:
             await trio.sleep(1)
             for name in ("gpu", "nic", "soon"):

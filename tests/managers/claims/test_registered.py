@@ -155,6 +155,7 @@ async def test_a_driver_that_restarts_is_connected_again(
     driver = FakeDraDriver(NAME, services=[calls.V1, calls.HEALTH_V1])
     async with open_root(short_path) as (root, nursery):
         await nursery.start(run_dra_driver, driver, short_path, transport)
+        await driver.wait_registered()
         await root.registered.wait_value({NAME: True})
         driver.faults.add(DraFaultKind.DIE_AFTER, calls.PREPARE)
         with pytest.raises(ClaimError, match="rpc error: code = "):

@@ -8,10 +8,12 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 import trio.lowlevel
+from lightkube.models.resource_v1 import ResourceSlice
 from trio.testing import MockClock
 
-from kubelet_trio.managers.claims import SliceCleaner, SliceRemovalError
-from kubelet_trio.testing.dra import FakeDraDriver
+from kubelet_trio.managers.claims import ApiSlices, SliceCleaner, SliceRemovalError
+from kubelet_trio.testing import FakeKube
+from kubelet_trio.testing.dra import FakeDraDriver, resource_slice
 from tests.managers.claims.driver_node import open_node
 
 ALL = ""
@@ -143,3 +145,29 @@ async def test_with_the_drivers_of_a_node(autojump_clock: MockClock) -> None:
         node.stop()
         await trio.sleep(40)
         assert [name for name, _ in slices.removed] == [ALL, "a"]
+
+
+async def test_at_an_api_server_only_those_of_the_node_and_the_driver_go() -> None:
+    kube = FakeKube()
+    for node, driver in (("n", "a"), ("n", "b"), ("m", "a")):
+        kube.add(resource_slice(FakeDraDriver(driver), node))
+    slices = ApiSlices(kube, "n")
+    await slices.remove("a")
+    assert [s.metadata.name for s in kube.all(ResourceSlice) if s.metadata] == ["m-a", "n-b"]
+    await slices.remove("")
+    await slices.remove("")
+    assert [s.metadata.name for s in kube.all(ResourceSlice) if s.metadata] == ["m-a"]
+
+
+async def test_an_api_server_that_fails_is_asked_again(autojump_clock: MockClock) -> None:
+    kube = FakeKube()
+    kube.add(resource_slice(FakeDraDriver("a"), "n"))
+    kube.go_down()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(SliceCleaner(ApiSlices(kube, "n")).run)
+        await trio.sleep(100)
+        assert len(kube.all(ResourceSlice)) == 1
+        kube.come_back()
+        await trio.sleep(100)
+        assert kube.all(ResourceSlice) == []
+        nursery.cancel_scope.cancel()

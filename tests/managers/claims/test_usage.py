@@ -6,11 +6,13 @@ import pytest
 from lightkube.models.core_v1 import Container, Pod, PodResourceClaim, ResourceRequirements
 from lightkube.models.meta_v1 import OwnerReference
 
+from kubelet_trio.managers import NO_SHARE, ContainerShare, DeviceOptions, with_cdi
 from kubelet_trio.managers.claims import Claim, ClaimDevice, ClaimError, ClaimKey, ClaimRef
 from kubelet_trio.managers.claims.usage import (
     PodClaim,
     cdi_ids,
     check_claim,
+    claim_health,
     pod_claims,
 )
 from tests.managers.claims.objects import (
@@ -172,3 +174,39 @@ def test_extended_resources_of_a_container(
     assert cdi_ids(PREPARED, pod, asking, extended=extended) == expected
     other = Container(name="d", resources=ResourceRequirements(requests={resource: amount}))
     assert cdi_ids(PREPARED, pod, other) == ()
+
+
+class Healths:
+    """What drivers say: g0 is broken, of the others nothing is known."""
+
+    def health(self, driver: str, pool: str, device: str) -> tuple[str, str]:
+        return ("Unhealthy", "hot") if device == "g0" else ("Unknown", "")
+
+
+def test_the_health_of_what_a_container_names() -> None:
+    pod = pod_using("a=one", "b=two", "c=three")
+    found = claim_health(PREPARED, pod, using("x", "a:gpu/big", "b", "c"), Healths())
+    assert {each.resource: dict(each.devices) for each in found} == {
+        "claim:a/gpu/big": {"v/c=g0": ("Unhealthy", "hot"), "v/c=all": ("Unknown", "")},
+        "claim:b": {"v/c=g0": ("Unhealthy", "hot")},
+    }
+    (found_without,) = claim_health(PREPARED, pod, using("x", "b"), Healths(), messages=False)
+    assert found_without.devices == {"v/c=g0": ("Unhealthy", "")}
+    assert claim_health(PREPARED, pod, using("x"), Healths()) == ()
+
+
+def test_a_device_without_cdi_name_is_shown_by_its_own() -> None:
+    claim = Claim(ClaimRef("ns", "one", "u"), drivers={GPUS: (ClaimDevice("pool", "g0"),)})
+    (found,) = claim_health(
+        {ClaimKey("ns", "one"): claim}, pod_using("a=one"), using("x", "a"), Healths()
+    )
+    assert found.devices == {f"{GPUS}/pool/g0": ("Unhealthy", "hot")}
+
+
+def test_cdi_devices_come_with_those_of_device_plugins() -> None:
+    plugged = ContainerShare(cpuset_cpus="1", devices=DeviceOptions(env={"A": "b"}, cdi=("p=1",)))
+    both = with_cdi(plugged, ("p=1", "c=2"))
+    assert both.cpuset_cpus == "1"
+    assert both.devices == DeviceOptions(env={"A": "b"}, cdi=("p=1", "c=2"))
+    assert with_cdi(NO_SHARE, ("c=2",)).devices == DeviceOptions(cdi=("c=2",))
+    assert with_cdi(NO_SHARE, ()) is NO_SHARE
