@@ -272,7 +272,6 @@ class ClaimMachine(RuleBasedStateMachine):
         assert "deletionTimestamp" not in pod["metadata"], f"{name} does not go"
         alive = {c.name for c in self.world.runtime.alive(PodUid(pod["metadata"]["uid"]))}
         if is_ended(pod):
-            assert status["phase"] == "Succeeded", status
             assert not alive, name
             return
         # A pod that runs goes on, whatever has become of its claims.

@@ -269,14 +269,21 @@ class ClaimWorld(World):
 
     def is_served(self, pod: Json) -> bool:
         """Whether a pod on the node may have all that it claims."""
-        if pod["spec"].get("nodeName") != NODE:
+        names = [name for _, name in claim_names(pod)]
+        return (
+            pod["spec"].get("nodeName") == NODE
+            and len(names) >= len(pod["spec"].get("resourceClaims") or ())
+            and all(self._is_free_for(pod["metadata"]["uid"], name) for name in names)
+        )
+
+    def _is_free_for(self, uid: PodUid, name: str) -> bool:
+        """Whether a claim is reserved for a pod, and no pod runs with an older one of its name."""
+        claim = self.store.get("ResourceClaim", NAMESPACE, name)
+        reserved = ((claim or {}).get("status") or {}).get("reservedFor") or ()
+        if claim is None or all(consumer["uid"] != uid for consumer in reserved):
             return False
-        for _, name in claim_names(pod):
-            claim = self.store.get("ResourceClaim", NAMESPACE, name)
-            reserved = ((claim or {}).get("status") or {}).get("reservedFor") or ()
-            if all(consumer["uid"] != pod["metadata"]["uid"] for consumer in reserved):
-                return False
-        return len(list(claim_names(pod))) >= len(pod["spec"].get("resourceClaims") or ())
+        used = (self.witness.uses[each.uid] for each in self.runtime.alive())
+        return all(uids.get(name) in (None, claim["metadata"]["uid"]) for uids in used)
 
     def living(self) -> dict[PodUid, Json]:
         """Return the pods that have not ended."""
