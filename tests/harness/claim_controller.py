@@ -173,7 +173,10 @@ class ClaimControllers:
         return found
 
     def _claims(self, pod: Json) -> list[Json] | None:
-        """Return a pod's claims, made if they are of extended resources; None: not all exist."""
+        """Return a pod's claims, made if they are of extended resources.
+
+        None: not all exist, or one is being deleted, which nobody may use anew.
+        """
         told = pod["status"].get("resourceClaimStatuses") or ()
         names = [one.get("resourceClaimName") for one in told]
         named = pod["spec"].get("resourceClaims") or ()
@@ -184,7 +187,9 @@ class ClaimControllers:
             names.append(extended)
         namespace = pod["metadata"]["namespace"]
         found = [self._store.get("ResourceClaim", namespace, name) for name in names if name]
-        return None if None in found else [claim for claim in found if claim is not None]
+        if any(claim is None or "deletionTimestamp" in claim["metadata"] for claim in found):
+            return None
+        return [claim for claim in found if claim is not None]
 
     def _allocations(self, claims: list[Json]) -> dict[str, Json]:
         """Return the allocations of the claims that have none, by UID."""

@@ -21,7 +21,7 @@ from lightkube.models.core_v1 import Pod
 from kubelet_trio.agent import Agent, AgentSettings, Seams, make_agent
 from kubelet_trio.containers import NodeSettings
 from kubelet_trio.cri import v1
-from kubelet_trio.managers import LoadedManagers
+from kubelet_trio.managers import LoadedManagers, load_claims
 from kubelet_trio.model import ContainerId, FileChange, PodUid, WatchPoints, inline_offload, pod_key
 from kubelet_trio.pods import load_records, wanted_pods
 from kubelet_trio.sources import FileSource
@@ -205,7 +205,11 @@ class World:
             last_good=wanted_pods(records),
         )
         self.agent = make_agent(
-            self.settings(), self.seams(source), records, managers=self.managers()
+            self.settings(),
+            self.seams(source),
+            records,
+            managers=self.managers(),
+            claims=load_claims(self.node.root_dir),
         )
         self._life, self._dead = trio.CancelScope(), trio.Event()
         self.run.call(self.run.nursery.start_soon, self._live, self.agent)

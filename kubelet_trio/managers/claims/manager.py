@@ -292,7 +292,7 @@ class ResourceClaims:
 
     def cdi_ids(self, pod: Pod, container: Container) -> tuple[str, ...]:
         """Return the CDI devices that a container gets. Raises `ClaimError` if it has none yet."""
-        return cdi_ids(self._table, pod, container, extended=self._extended)
+        return cdi_ids(self._held(pod), pod, container, extended=self._extended)
 
     def claims_of(self, pod: Pod, container: Container) -> tuple[Claim, ...]:
         """Return the prepared claims that a container uses."""
@@ -300,7 +300,8 @@ class ResourceClaims:
             used = {a.claim.key for a in asked_by(pod, container, extended=self._extended)}
         except ClaimError:
             return ()
-        return tuple(self._table[key] for key in sorted(used) if key in self._table)
+        held = self._held(pod)
+        return tuple(held[key] for key in sorted(used) if key in held)
 
     def devices_of(self, pod: Pod, container: Container) -> tuple[tuple[str, ClaimDevice], ...]:
         """Return the devices that a container has, each with its driver."""
@@ -308,7 +309,8 @@ class ResourceClaims:
             asked = list(asked_by(pod, container, extended=self._extended))
         except ClaimError:
             return ()
-        known = ((self._table.get(used.key), request) for used, request in asked)
+        held = self._held(pod)
+        known = ((held.get(used.key), request) for used, request in asked)
         found = (
             device
             for claim, request in known
@@ -322,9 +324,14 @@ class ResourceClaims:
     ) -> tuple[ClaimHealth, ...]:
         """Return the health of a container's devices; without `messages` only whether they are."""
         try:
-            return claim_health(self._table, pod, container, healths, messages=messages)
+            return claim_health(self._held(pod), pod, container, healths, messages=messages)
         except ClaimError:
             return ()  # not made yet
+
+    def _held(self, pod: Pod) -> ClaimTable:
+        """Return the claims that a pod uses; others may still have the name of one of its own."""
+        uid = pod_uid(pod)
+        return {key: claim for key, claim in self._table.items() if uid in claim.pods}
 
     def holds(self, uid: PodUid) -> bool:
         """Whether a pod has not given back all that it uses."""

@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from trio.testing import MockClock
 
 from kubelet_trio.managers.claims import ClaimError, load_claims
+from kubelet_trio.managers.claims.health import HealthBook
 from kubelet_trio.managers.claims.types import ClaimKey
 from kubelet_trio.model import PodUid
 from tests.managers.claims.node import Node
@@ -227,6 +228,24 @@ async def test_a_claim_of_the_same_name_waits_for_the_old_ones_end(
     await trio.sleep(2)
     await node.claims.prepare(pod_using("a=one", uid="p2"))
     assert node.gpus.prepared == {"new"}
+
+
+async def test_a_pod_has_nothing_of_the_claim_that_its_own_waits_for(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    node.known = {P1, P2}
+    node.add(claim_object("one", GPUS))
+    await node.claims.prepare(pod_using("a=one"))
+    node.add(claim_object("one", GPUS, uid="new", users=("p2",)))
+    await error_of(node, "a=one", uid="p2")
+    pod = pod_using("a=one", uid="p2")
+    assert pod.spec is not None
+    (main,) = pod.spec.containers
+    assert node.claims.claims_of(pod, main) == ()
+    assert node.claims.devices_of(pod, main) == ()
+    assert node.claims.health(pod, main, HealthBook()) == ()
+    with pytest.raises(ClaimError, match="unable to get claim info for ResourceClaim one"):
+        node.claims.cdi_ids(pod, main)
 
 
 async def test_a_cancelled_caller_leaves_a_call_that_goes_on(
