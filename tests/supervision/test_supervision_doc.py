@@ -84,7 +84,7 @@ def documented_tree() -> DeclaredNode:
     return parse_tree(section.split("```")[1].split("\n", 1)[1])
 
 
-def test_the_documented_tree_is_the_one_that_the_agent_declares() -> None:
+async def test_the_documented_tree_is_the_one_that_the_agent_declares() -> None:
     settings = load_settings(
         [
             "--pod-manifest-path=/manifests",
