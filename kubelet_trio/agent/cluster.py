@@ -180,7 +180,7 @@ class Cluster:
         self.reviews = server.reviews or ReviewApis(api, api)
         self.node = NodeObject()
         self._node_listed = trio.Event()
-        self._startup = NodeStartup(meter)
+        self._startup = NodeStartup(meter, clock)
         self.node_changed = Bell()  # rung when the node's status has to be reported at once
         self._features = ServerFeatures()
         self._workers = workers

@@ -7,6 +7,7 @@ from trio.testing import MockClock
 
 from kubelet_trio.model import Meter
 from kubelet_trio.node import NodeStartup
+from kubelet_trio.testing import TrioClock
 
 _NAME = "kubelet_node_startup_{}_seconds"
 
@@ -20,7 +21,7 @@ def shown(meter: Meter) -> dict[str, float]:
 
 async def test_every_part_of_a_start_is_measured(autojump_clock: MockClock) -> None:
     meter = Meter()
-    startup = NodeStartup(meter, uptime=30.0)
+    startup = NodeStartup(meter, TrioClock(), uptime=30.0)
     await trio.sleep(2)
     startup.note_attempt()
     await trio.sleep(3)
@@ -41,7 +42,7 @@ async def test_every_part_of_a_start_is_measured(autojump_clock: MockClock) -> N
 
 async def test_a_node_that_was_known_before_is_not_measured(autojump_clock: MockClock) -> None:
     meter = Meter()
-    startup = NodeStartup(meter, uptime=30.0)
+    startup = NodeStartup(meter, TrioClock(), uptime=30.0)
     startup.note_attempt()
     startup.note_ready()
     assert shown(meter) == {}
