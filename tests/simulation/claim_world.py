@@ -48,10 +48,12 @@ class ClaimRuntime(WitnessRuntime):
     on_sandbox: Callable[[PodUid], None]
     on_container: Callable[[PodUid, v1.ContainerConfig], None]
 
-    async def run_pod_sandbox(self, config: v1.PodSandboxConfig, handler: str) -> SandboxId:
+    async def run_pod_sandbox(
+        self, config: v1.PodSandboxConfig, runtime_handler: str = ""
+    ) -> SandboxId:
         assert config.metadata is not None
         self.on_sandbox(PodUid(config.metadata.uid))
-        return await super().run_pod_sandbox(config, handler)
+        return await super().run_pod_sandbox(config, runtime_handler)
 
     async def create_container(
         self,

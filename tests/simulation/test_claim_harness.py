@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kubelet_trio.grpc import Status
-from kubelet_trio.managers.claims import health, manager, usage
+from kubelet_trio.managers.claims import ClaimError, health, manager, state, usage
 from kubelet_trio.managers.claims.manager import ResourceClaims
 from kubelet_trio.managers.claims.tasks import ClaimTasks
 from kubelet_trio.managers.node.checkpoints import CheckpointKeeper
@@ -167,11 +167,10 @@ def test_two_calls_for_a_claim_at_once_are_found(
 def test_a_claim_that_is_prepared_for_each_of_its_pods_is_found(
     machine: ClaimMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with_devices = manager.with_devices
     monkeypatch.setattr(
         manager,
         "with_devices",
-        lambda claim, found, is_prepared: with_devices(claim, found, is_prepared=False),
+        lambda claim, found, is_prepared: state.with_devices(claim, found, is_prepared=False),
     )
     assert "has prepared this claim already" in fails(machine)
 
@@ -209,9 +208,9 @@ def test_a_storm_of_calls_is_found(machine: ClaimMachine, monkeypatch: pytest.Mo
         for _ in range(100):
             try:
                 return await prepare(claims, pod)
-            except manager.ClaimError:
+            except ClaimError:
                 continue
-        raise manager.ClaimError("given up")
+        raise ClaimError("given up")
 
     monkeypatch.setattr(ResourceClaims, "_prepare", stubborn)
     add = machine.drivers.faults[GPUS].add
