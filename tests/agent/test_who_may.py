@@ -71,11 +71,14 @@ HTTPS: dict[str, tuple[tuple[str, ...], tuple[str, ...], str]] = {
     "/portForward/{namespace}/{pod}": (_STREAMS, ("proxy",), "create"),
     "/portForward/{namespace}/{pod}/{uid}": (_STREAMS, ("proxy",), "create"),
     "/debug/pprof/{name...}": (("GET",), ("proxy",), ""),
+    "/debug/tasks": (("GET",), ("proxy",), ""),
+    "/debug/log": (("GET",), ("proxy",), ""),
     "/debug/flags/v": (_ALL, ("proxy",), ""),
     "/ui/{path...}": (("GET",), ("proxy",), ""),
 }
 _REFUSED = (
     "run", "exec", "attach", "portForward", "containerLogs", "runningpods", "logs", "debug/pprof",
+    "debug/tasks", "debug/log",
 )  # fmt: skip
 # What has no guard: who is let in says the place.
 READ_ONLY = {
