@@ -117,6 +117,8 @@ CONTROL = {
         "/stats",
         "/volumes",
         "/topology",
+        "/agent-log",
+        "/profile/{name}",
         "/history",
         "/node",
         "/images",
