@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from tests.harness.async_lint import lint, python_files
 
 _BAD = """\
@@ -49,6 +51,22 @@ def test_linting_one_file_forgets_no_other(tmp_path: Path) -> None:
 
 def test_generated_files_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "generated").mkdir()
-    (tmp_path / "generated" / "a.py").touch()
-    (tmp_path / "b.py").touch()
+    (tmp_path / "generated" / "a.py").write_text(_GOOD)
+    (tmp_path / "b.py").write_text(_GOOD)
     assert python_files([str(tmp_path)]) == [tmp_path / "b.py"]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_linted"),
+    [
+        ("import kubelet_trio\n", False),
+        ("import trio\n", True),
+        ("    from trio.testing import MockClock\n", True),
+        ("async def run(): ...\n", True),
+    ],
+)
+def test_files_without_asynchronous_code_are_left_out(
+    tmp_path: Path, text: str, is_linted: bool
+) -> None:
+    (tmp_path / "a.py").write_text(text)
+    assert python_files([str(tmp_path)]) == ([tmp_path / "a.py"] if is_linted else [])

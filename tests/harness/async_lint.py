@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -25,15 +26,25 @@ OPTIONS = (
     "--enable=ASYNC",
     "--disable=ASYNC9,ASYNC110,ASYNC114,ASYNC124,ASYNC128,ASYNC401",
 )
+_ASYNCHRONOUS = re.compile(
+    rb"\basync\b|\bawait\b|^\s*(import|from) (trio|anyio|asyncio)\b", re.MULTILINE
+)
 _BATCH = 20  # files a process: its start takes a second
 
 
 def python_files(paths: Iterable[str]) -> list[Path]:
-    """Return the files to lint below `paths`, or the paths themselves; nothing generated."""
+    """Return the Python files to lint below `paths`, or the paths themselves.
+
+    Nothing generated, and nothing without asynchronous code: every rule is about such code.
+    """
     found: set[Path] = set()
     for path in map(Path, paths):
         found.update([path] if path.is_file() else path.rglob("*.py"))
-    return sorted(path for path in found if "generated" not in path.parts)
+    return sorted(
+        path
+        for path in found
+        if "generated" not in path.parts and _ASYNCHRONOUS.search(path.read_bytes())
+    )
 
 
 def stamp(path: Path) -> str:
