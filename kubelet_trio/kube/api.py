@@ -83,6 +83,13 @@ class KubeApi(Protocol):
         """Return one object; `resource_version="0"` allows an answer from the server's cache."""
         ...
 
+    async def serves(self, model: type[Any]) -> bool:
+        """Whether the server has the group and version of a model: an older one may not.
+
+        It refuses what it does not have as forbidden, since a node has no right to it there.
+        """
+        ...
+
     async def list(
         self,
         model: type[T],

@@ -20,6 +20,7 @@ from kubelet_trio.kube.api import Bookmark, ObjectList, PatchKind, WatchEvent
 from kubelet_trio.kube.codec import RawList, decode, decode_items, encode, to_json
 from kubelet_trio.kube.connections import Connections
 from kubelet_trio.kube.credentials import AwaitedCertificate, Credentials
+from kubelet_trio.kube.errors import NotFoundError
 from kubelet_trio.kube.kubeconfig import ClientConfig
 from kubelet_trio.kube.limits import TokenBucket
 from kubelet_trio.kube.request import ApiRequest, Observer, RequestAttempt, Sender
@@ -97,6 +98,13 @@ class KubeClient:
         path = route_of(model).path(namespace, name)
         query = {"resourceVersion": resource_version}
         return decode(await self._send("GET", path, query), model, path)
+
+    async def serves(self, model: type[Any]) -> bool:
+        try:
+            await self._send("GET", route_of(model).version_path, {})
+        except NotFoundError:
+            return False
+        return True
 
     async def list(
         self,

@@ -27,15 +27,19 @@ class Resource:
         """The resource's name in the server's messages: `leases.coordination.k8s.io`."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
+    @property
+    def version_path(self) -> str:
+        """The path at which the server lists the resources of this group and version."""
+        return f"/apis/{self.api_version}" if self.group else f"/api/{self.version}"
+
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
         """Return the path of an object; of the collection if `name` is empty."""
-        parts = ["apis", self.group] if self.group else ["api"]
-        parts.append(self.version)
+        parts = [self.version_path]
         if self.namespaced and namespace:
             parts += ["namespaces", namespace]
         parts.append(self.plural)
         parts += [part for part in (name, subresource) if part]
-        return "/" + "/".join(parts)
+        return "/".join(parts)
 
 
 _AUTHENTICATION = "authentication.k8s.io"

@@ -70,6 +70,9 @@ class Asked:
         }
 
 
+_VERSIONS = {route.version_path.encode() for route in ROUTES.values()}
+
+
 def write_kubeconfig(path: Path, port: int) -> None:
     """Write the kubeconfig of whom `serve_api` serves at a port."""
     config = {
@@ -117,7 +120,10 @@ class _Connection:
             while isinstance(data := await self._next(), h11.Data):
                 body += bytes(data.data)
             try:
-                await self._answer(_asked(request, body))
+                if request.target in _VERSIONS:
+                    await self._send(200, {"kind": "APIResourceList", "apiVersion": "v1"})
+                else:
+                    await self._answer(_asked(request, body))
             except KubeError as exc:
                 await self._send(exc.code, _status(exc))
             if self._http.our_state is h11.MUST_CLOSE:

@@ -129,6 +129,15 @@ async def test_a_deletion_carries_its_options(autojump_clock: MockClock) -> None
     }
 
 
+@pytest.mark.parametrize(("code", "is_served"), [(200, True), (404, False)])
+async def test_a_server_says_whether_it_has_a_version(
+    code: int, is_served: bool, autojump_clock: MockClock
+) -> None:
+    async with asking(answering(code, status(code, ""))) as (client, server):
+        assert await client.serves(ResourceSlice) is is_served
+    assert (server.asked[0].method, server.asked[0].target) == ("GET", "/apis/resource.k8s.io/v1")
+
+
 async def test_a_deletion_of_many_carries_its_selectors(autojump_clock: MockClock) -> None:
     async with asking(answering(200, b"{}")) as (client, server):
         await client.delete_collection(

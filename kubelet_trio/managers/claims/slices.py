@@ -15,7 +15,7 @@ from typing import Protocol
 
 import trio
 
-from kubelet_trio.kube import API_ERRORS, KubeApi, NotFoundError
+from kubelet_trio.kube import API_ERRORS, KubeApi
 from kubelet_trio.model import Backoff, Bell, get_logger
 
 log = get_logger()
@@ -58,9 +58,9 @@ class ApiSlices:
         if driver:
             selector += f",spec.driver={driver}"
         try:
-            await self._api.delete_collection(ResourceSlice, field_selector=selector)
-        except NotFoundError:  # the API server is older than the API
-            pass
+            # An API server before 1.34 has none, and would refuse this as forbidden.
+            if await self._api.serves(ResourceSlice):
+                await self._api.delete_collection(ResourceSlice, field_selector=selector)
         except API_ERRORS as exc:
             raise SliceRemovalError(str(exc)) from exc
 

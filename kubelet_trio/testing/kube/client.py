@@ -39,6 +39,7 @@ class FakeKubeClient:
         # Seconds: defaultBookmarkFrequency of the real server's watch cache (cacher.go).
         self.bookmark_period: float = 60.0
         self.streaming_lists = True  # False: like a server before 1.27
+        self.lacks: frozenset[str] = frozenset()  # groups with their version, as an older server
 
     async def get(
         self, model: type[T], name: str, *, namespace: str = "", resource_version: str = ""
@@ -47,6 +48,11 @@ class FakeKubeClient:
             return self.server.get(route, namespace, name)
 
         return from_json(await self._serve("get", model, namespace, name, "", effect), model)
+
+    async def serves(self, model: type[Any]) -> bool:
+        version = route_of(model).api_version
+        request = KubeRequest(trio.current_time(), "get", version, "", "", self.user.name)
+        return bool(await self.desk.serve(request, lambda: version not in self.lacks))
 
     async def list(
         self,

@@ -45,6 +45,7 @@ class FakeKube(FakeKubeClient):
         client = FakeKubeClient(self.server, self.desk, NodeUser(name, self.server.store))
         client.bookmark_period = self.bookmark_period
         client.streaming_lists = self.streaming_lists
+        client.lacks = self.lacks
         return client
 
     @property

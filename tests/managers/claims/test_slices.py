@@ -159,6 +159,13 @@ async def test_at_an_api_server_only_those_of_the_node_and_the_driver_go() -> No
     assert [s.metadata.name for s in kube.all(ResourceSlice) if s.metadata] == ["m-a"]
 
 
+async def test_an_api_server_without_slices_is_not_asked_to_remove_any() -> None:
+    kube = FakeKube()
+    kube.lacks = frozenset({"resource.k8s.io/v1"})
+    await ApiSlices(kube.node("n"), "n").remove("")
+    assert [request.verb for request in kube.requests] == ["get"]
+
+
 async def test_an_api_server_that_fails_is_asked_again(autojump_clock: MockClock) -> None:
     kube = FakeKube()
     kube.add(resource_slice(FakeDraDriver("a"), "n"))
