@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from types import MappingProxyType
@@ -25,6 +25,14 @@ from kubelet_trio.embed.errors import (
     PodResizeError,
 )
 from kubelet_trio.embed.logs import LogLines
+from kubelet_trio.embed.observed import (
+    Observed,
+    has_ended,
+    how_it_ended,
+    is_decided,
+    is_ready,
+    waiting_reasons,
+)
 from kubelet_trio.embed.resize import (
     ResourcesLike,
     is_replaced,
@@ -39,7 +47,6 @@ from kubelet_trio.model import (
     ContainerRecord,
     ContainerState,
     PodUid,
-    is_terminal,
     metadata,
     pod_annotations,
     pod_containers,
@@ -64,14 +71,6 @@ _STUCK = (
 _STUCK_FOR = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Observed:
-    """The pod as last observed, and whether it has left the node since."""
-
-    pod: Pod
-    gone: bool = False
-
-
 class RunningPod:
     """A pod of an embedded kubelet; `Kubelet.run_pod`, `apply` and `get` return it.
 
@@ -83,7 +82,7 @@ class RunningPod:
     def __init__(self, core: Core[RunningPod], pod: Pod) -> None:
         """Internal: programs call `Kubelet.get`."""
         self._core = core
-        self._observed: AsyncValue[_Observed] = AsyncValue(_Observed(pod))
+        self._observed: AsyncValue[Observed] = AsyncValue(Observed(pod))
         self._has_appeared = False
         self.status: AsyncValue[PodStatus] = AsyncValue(pod.status or _PENDING)
 
@@ -141,23 +140,27 @@ class RunningPod:
         raise PodNotReadyError(f"pod {pod_key(self.pod)} is not ready after {timeout} s: {why}")
 
     async def _wait_ready(self) -> None:
-        observed = await self._wait(lambda s: _is_decided(s) or bool(_waiting(s.pod, _STUCK)))
-        while not _is_decided(observed):
+        observed = await self._wait(lambda s: is_decided(s) or bool(waiting_reasons(s.pod, _STUCK)))
+        while not is_decided(observed):
             with trio.move_on_after(_STUCK_FOR) as patience:
-                observed = await self._wait(lambda s: _is_decided(s) or not _waiting(s.pod, _STUCK))
+                observed = await self._wait(
+                    lambda s: is_decided(s) or not waiting_reasons(s.pod, _STUCK)
+                )
             if patience.cancelled_caught:
-                why = _waiting(self.pod, _STUCK)
+                why = waiting_reasons(self.pod, _STUCK)
                 raise PodNotReadyError(f"pod {pod_key(self.pod)} cannot start: {why}")
-            observed = await self._wait(lambda s: _is_decided(s) or bool(_waiting(s.pod, _STUCK)))
+            observed = await self._wait(
+                lambda s: is_decided(s) or bool(waiting_reasons(s.pod, _STUCK))
+            )
         if observed.gone or not is_ready(observed.pod):
             raise PodEndedError(
-                f"pod {pod_key(observed.pod)} {_ending(observed)} without being ready"
+                f"pod {pod_key(observed.pod)} {how_it_ended(observed)} without being ready"
             )
 
     @property
     def why_not_ready(self) -> str:
         """What its containers wait for, such as `main: ImagePullBackOff: ...`, or ""."""
-        return "" if is_ready(self.pod) else _waiting(self.pod)
+        return "" if is_ready(self.pod) else waiting_reasons(self.pod)
 
     async def wait_resized(self) -> None:
         """Wait until the pod has the resources that the program wants for it.
@@ -185,7 +188,9 @@ class RunningPod:
         )
         pod = observed.pod
         if observed.gone or has_ended(pod):
-            raise PodEndedError(f"pod {pod_key(pod)} {_ending(observed)} before it was resized")
+            raise PodEndedError(
+                f"pod {pod_key(pod)} {how_it_ended(observed)} before it was resized"
+            )
         if is_replaced(pod, wanted):
             raise PodResizeError(f"pod {pod_key(pod)}: a later resize has replaced this one")
         if why := why_infeasible(pod, wanted):
@@ -221,7 +226,9 @@ class RunningPod:
         """
         observed = await self._wait(lambda s: s.gone or has_ended(s.pod))
         if not has_ended(observed.pod):
-            raise PodEndedError(f"pod {pod_key(observed.pod)} {_ending(observed)} before it ended")
+            raise PodEndedError(
+                f"pod {pod_key(observed.pod)} {how_it_ended(observed)} before it ended"
+            )
         assert observed.pod.status is not None
         return observed.pod.status
 
@@ -233,12 +240,12 @@ class RunningPod:
         """
         await self._wait(lambda observed: observed.gone)
 
-    async def _wait(self, wanted: Callable[[_Observed], bool]) -> _Observed:
+    async def _wait(self, wanted: Callable[[Observed], bool]) -> Observed:
         observed = self._observed
         is_true = await self._core.until_ended(lambda: observed.wait_value(wanted))
         if not is_true and not wanted(observed.value):
             raise self._core.closed_error()
-        latest: _Observed = observed.value
+        latest: Observed = observed.value
         return latest
 
     # Operations
@@ -363,7 +370,7 @@ class RunningPod:
         core.check_open()
         before = core.source.wanted.get(key)
         if self.is_gone or has_ended(self.pod):
-            raise PodEndedError(f"pod {key} {_ending(self._observed.value)}")
+            raise PodEndedError(f"pod {key} {how_it_ended(self._observed.value)}")
         if before is None or before.uid != self.uid:
             raise PodResizeError(f"pod {key} is not a pod of this program: edit its manifest")
         wanted = replace(before, pod=resized_pod(before.pod, containers, pod))
@@ -411,7 +418,7 @@ class RunningPod:
         if pod is not None:
             self._has_appeared = True
             if pod is not self.pod:
-                self._observed.value = _Observed(pod)
+                self._observed.value = Observed(pod)
                 self.status.value = pod.status or _PENDING
         # Before it has appeared once, the agent may just not have started it yet.
         elif self._has_appeared:
@@ -419,7 +426,7 @@ class RunningPod:
 
     def mark_gone(self) -> None:
         """Internal: note that the pod has left the node."""
-        self._observed.value = _Observed(self.pod, gone=True)
+        self._observed.value = Observed(self.pod, gone=True)
 
     # Containers
 
@@ -460,22 +467,6 @@ class RunningPod:
         return restarts_after(container.spec, spec(self.pod), record.exit_code)
 
 
-def _is_decided(observed: _Observed) -> bool:
-    return observed.gone or is_ready(observed.pod) or has_ended(observed.pod)
-
-
-def _waiting(pod: Pod, reasons: Collection[str] = ()) -> str:
-    """Return what containers wait for: every reason, or only the given ones."""
-    status = pod.status or PodStatus()
-    found = [
-        ": ".join(part for part in (c.name, waiting.reason, waiting.message) if part)
-        for c in (*(status.initContainerStatuses or ()), *(status.containerStatuses or ()))
-        if c.state is not None and (waiting := c.state.waiting) is not None
-        if not reasons or waiting.reason in reasons
-    ]
-    return "; ".join(found)
-
-
 def _check_command(command: Sequence[str]) -> None:
     # A str is a Sequence[str], so type checkers accept it; each letter would be a word.
     if isinstance(command, str | bytes):
@@ -484,31 +475,3 @@ def _check_command(command: Sequence[str]) -> None:
         )
     if not command:
         raise ValueError("exec: the command is empty: expected a program and its arguments")
-
-
-def is_ready(pod: Pod) -> bool:
-    """Return whether the pod's Ready condition is true."""
-    conditions = (pod.status.conditions if pod.status is not None else None) or ()
-    return any(c.type == "Ready" and c.status == "True" for c in conditions)
-
-
-def has_ended(pod: Pod) -> bool:
-    """Return whether the pod's phase is a terminal one."""
-    return is_terminal(pod.status)
-
-
-def _ending(observed: _Observed) -> str:
-    if observed.gone:
-        return "was removed"
-    status = observed.pod.status or PodStatus()
-    why = status.message or status.reason or _exit_codes(status)
-    return f"ended ({status.phase}{f': {why}' if why else ''})"
-
-
-def _exit_codes(status: PodStatus) -> str:
-    told = []
-    for c in (*(status.initContainerStatuses or ()), *(status.containerStatuses or ())):
-        if c.state is not None and (ended := c.state.terminated) is not None:
-            why = (ended.message or "").strip()
-            told.append(f"{c.name} exited with {ended.exitCode}{f': {why}' if why else ''}")
-    return ", ".join(told)
