@@ -22,7 +22,7 @@ from bench.runtime import Runtime
 from kubelet_trio.cri import v1
 from tests.harness import BUSYBOX, container, forever
 
-_GRACE = 1  # seconds, as the benchmark's pods have it
+GRACE = 1  # seconds, as the benchmark's pods have it
 _ROUNDS = 3
 
 
@@ -70,7 +70,7 @@ class Floor:
             select.select([exits], [], [])
         finally:
             os.close(exits)
-        made = cri.create_container(pod.sandbox, _container(1), pod.config)
+        made = cri.create_container(pod.sandbox, container_config(1), pod.config)
         cri.start_container(made)
         took = time.monotonic() - began
         self._pods = [_Bare(pod.sandbox, made, pod.config)]
@@ -79,12 +79,12 @@ class Floor:
     def _start(self, number: int) -> _Bare:
         cri, config = self._runtime.cri, self._sandbox(number)
         sandbox = cri.run_sandbox(config)
-        made = cri.create_container(sandbox, _container(0), config)
+        made = cri.create_container(sandbox, container_config(0), config)
         cri.start_container(made)
         return _Bare(sandbox, made, config)
 
     def _stop(self, pod: _Bare) -> None:
-        self._runtime.cri.stop_container(pod.container, _GRACE)
+        self._runtime.cri.stop_container(pod.container, GRACE)
         self._runtime.cri.stop_sandbox(pod.sandbox)
 
     def _remove(self, pod: _Bare) -> None:
@@ -92,16 +92,22 @@ class Floor:
 
     def _sandbox(self, number: int) -> v1.PodSandboxConfig:
         uid = f"00000000-0000-0000-0000-{number:012}"
-        (self._logs / uid / "main").mkdir(parents=True, exist_ok=True)
-        return v1.PodSandboxConfig(
-            metadata=v1.PodSandboxMetadata(name=f"bare-{number}", uid=uid, namespace="default"),
-            hostname=f"bare-{number}",
-            log_directory=str(self._logs / uid),
-            linux=v1.LinuxPodSandboxConfig(cgroup_parent=f"{self._cgroup}/pod{uid}"),
-        )
+        return sandbox_config(self._logs, self._cgroup, f"bare-{number}", uid)
 
 
-def _container(attempt: int) -> v1.ContainerConfig:
+def sandbox_config(logs: Path, cgroup: str, name: str, uid: str) -> v1.PodSandboxConfig:
+    """Return the sandbox of a pod below the QoS class's `cgroup`, its log directory made."""
+    (logs / uid / "main").mkdir(parents=True, exist_ok=True)
+    return v1.PodSandboxConfig(
+        metadata=v1.PodSandboxMetadata(name=name, uid=uid, namespace="default"),
+        hostname=name,
+        log_directory=str(logs / uid),
+        linux=v1.LinuxPodSandboxConfig(cgroup_parent=f"{cgroup}/pod{uid}"),
+    )
+
+
+def container_config(attempt: int) -> v1.ContainerConfig:
+    """Return the container that runs until it is stopped, in its so many-th instance."""
     main = container("main", forever())
     return v1.ContainerConfig(
         metadata=v1.ContainerMetadata(name="main", attempt=attempt),

@@ -72,7 +72,8 @@ class Feed:
     def _follow(self) -> None:
         """Watch once, from the last version on."""
         query = f"watch=1&resourceVersion={self._version}&timeoutSeconds={_WATCH}"
-        with self._ask(f"{self._path}?{query}&allowWatchBookmarks=true") as answer:
+        mark = "&" if "?" in self._path else "?"  # a path may come with a selector
+        with self._ask(f"{self._path}{mark}{query}&allowWatchBookmarks=true") as answer:
             if answer.status != 200:
                 self._version = ""
                 return
