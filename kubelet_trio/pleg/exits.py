@@ -8,6 +8,7 @@ cannot be watched is *unguarded*: the relist then comes every second.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol
@@ -15,7 +16,7 @@ from typing import Protocol
 import trio
 
 from kubelet_trio.cri import RuntimeCallError
-from kubelet_trio.model import Backoff, Bell, ContainerId, PodUid, get_logger
+from kubelet_trio.model import Backoff, Bell, ContainerId, ContainerRecord, PodUid, get_logger
 from kubelet_trio.pleg.inspector import Inspector
 from kubelet_trio.pleg.state import PlegState
 
@@ -25,7 +26,10 @@ FIRST_DELAY = 0.005  # s
 LONGEST_DELAY = 0.64  # s
 WRONG_PID_AFTER = 5.0  # s
 RETRY_DELAY = 1.0  # s
-STOP_DELAY = 1.0  # s
+# Seconds for which a stop in progress is left to its caller, who queries the container after it.
+STOP_DELAY = 5.0
+_TICKS = os.sysconf("SC_CLK_TCK")
+_ROUNDED = 0.05  # s by which the start of a process may seem later than it was
 
 
 class ExitWatch(Protocol):
@@ -44,6 +48,10 @@ class ExitWatch(Protocol):
         """Return once the process has ended."""
         ...
 
+    def is_older(self, than: float) -> bool:
+        """Whether the process is known to have begun before a Unix time. Does not block."""
+        ...
+
 
 class ExitWaiter(Protocol):
     """Opens watches on processes that are not our children."""
@@ -60,8 +68,9 @@ class ExitWaiter(Protocol):
 class PidfdWatch:
     """One open pidfd."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, pid: int) -> None:
         self._fd = fd
+        self._pid = pid
 
     def __enter__(self) -> PidfdWatch:
         return self
@@ -79,6 +88,16 @@ class PidfdWatch:
     async def wait_exited(self) -> None:
         await trio.lowlevel.wait_readable(self._fd)
 
+    def is_older(self, than: float) -> bool:
+        try:
+            with open(f"/proc/{self._pid}/stat", "rb") as file:
+                # After the name, which may contain anything; proc_pid_stat(5), field 22.
+                ticks = int(file.read().rpartition(b")")[2].split()[19])
+        except (OSError, ValueError, IndexError):
+            return False
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / _TICKS
+        return time.time() - age <= than + _ROUNDED
+
 
 class PidfdExitWaiter:
     """Watches processes through pidfds (Linux 5.3 and later)."""
@@ -86,7 +105,7 @@ class PidfdExitWaiter:
     def open(self, pid: int) -> PidfdWatch:
         # From here on the pidfd names this process, even if its PID is reused. Whether it is the
         # right process is for the caller to check afterwards.
-        return PidfdWatch(os.pidfd_open(pid))
+        return PidfdWatch(os.pidfd_open(pid), pid)
 
 
 class ExitWatchers:
@@ -162,9 +181,7 @@ class ExitWatchers:
                 continue
             if self._can_watch(record.id, record.pid):
                 scope = self._watches[record.id] = trio.CancelScope()
-                watches.start_soon(
-                    self._watch, uid, record.id, record.pid, scope, inspector, name=record.id
-                )
+                watches.start_soon(self._watch, uid, record, scope, inspector, name=record.id)
             else:
                 self._on_unguarded()
 
@@ -174,17 +191,19 @@ class ExitWatchers:
     async def _watch(
         self,
         uid: PodUid,
-        container_id: ContainerId,
-        pid: int,
+        record: ContainerRecord,
         scope: trio.CancelScope,
         inspector: Inspector,
     ) -> None:
         assert self._waiter is not None
-        is_visible = True
+        container_id, is_visible = record.id, True
         with scope:
             try:
-                with self._waiter.open(pid) as watch:
-                    await self._confirm_running(uid, container_id, inspector)
+                with self._waiter.open(record.pid) as watch:
+                    # A process that began before its container had started is no later one with
+                    # the same PID. If that is not known, the runtime is asked.
+                    if not watch.is_older(record.started_at):
+                        await self._confirm_running(uid, container_id, inspector)
                     await watch.wait_exited()
             except ProcessLookupError:
                 pass  # it has ended already, or is in a PID namespace that we cannot see
