@@ -124,7 +124,7 @@ async def test_a_restart_after_a_death_asks_about_the_new_instance_only(
         pod = await node.pleg.refresh(WEB, containers=[new])
         assert [c.id for c in pod.of("main")] == [new, containers[0]]
         await trio.sleep(30)
-        assert len(runtime.calls_of("ContainerStatus")) == 3
+        assert len(runtime.calls_of("ContainerStatus")) == 2
         assert not runtime.calls_of("PodSandboxStatus")
 
 

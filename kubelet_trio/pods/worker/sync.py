@@ -212,7 +212,7 @@ class PodSync:
             self._event(pod, "Warning", "FailedMount", str(exc))
 
     async def _publish_sandbox(self, pod: Pod, plan: PodPlan) -> None:
-        # Before images are pulled: PodReadyToStartContainers reports the sandbox alone (KEP-3085).
+        # While images are pulled: PodReadyToStartContainers reports the sandbox alone (KEP-3085).
         await self._publish(self._services.observer.get(pod_uid(pod)), plan)
 
     async def _execute(self, pod: Pod, plan: PodPlan, observed: RuntimePod) -> bool:

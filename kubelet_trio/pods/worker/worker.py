@@ -332,7 +332,7 @@ class PodWorker:
                 nursery.cancel_scope.cancel()  # the probes never return by themselves
 
     async def _live(self) -> None:
-        await self._reporter.announce(self.pod)
+        await self._reporter.announce(self.pod, waits=not self._is_next)
         # Also after a crash, and for a pod that is terminating: both depend on what runs.
         await self._recording(partial(self._services.observer.wait_synced, self.uid))
         if self.phase is Phase.LISTING:
@@ -347,6 +347,12 @@ class PodWorker:
                 if event is not None and not self._interrupt.cancel_called:
                     self._move(event)
         self._forget()
+
+    @property
+    def _is_next(self) -> bool:
+        """Whether nothing keeps the pod from its first round."""
+        is_free = self._turn.is_holder and self._services.managers.is_settled(self.pod)
+        return is_free and self.is_admitted and not self.is_ending
 
     # The activities of the phases. Each returns the event that ends its phase, or None if another
     # event has already ended it.
@@ -365,8 +371,6 @@ class PodWorker:
             await run_alongside(self._settle, (self._publish_changes,))
         if self.is_ending:
             return None
-        # Recorded, so that a restarted agent does not reject a pod that runs.
-        await self._reporter.note_admitted(self.pod)
         return PhaseEvent.ADMITTED
 
     async def _settle(self) -> None:
