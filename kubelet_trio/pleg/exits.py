@@ -24,6 +24,9 @@ log = get_logger()
 
 FIRST_DELAY = 0.005  # s
 LONGEST_DELAY = 0.64  # s
+_GROWTH = 1.5
+_EARLY = 0.85  # of the usual lag: when the runtime is asked for the first time
+_LONGEST_LAG = 0.3  # s
 WRONG_PID_AFTER = 5.0  # s
 RETRY_DELAY = 1.0  # s
 # Seconds for which a stop in progress is left to its caller, who queries the container after it.
@@ -134,6 +137,7 @@ class ExitWatchers:
         self._unwatchable: set[ContainerId] = set()
         self._changed: dict[PodUid, None] = {}  # pods to check, in order, each once
         self._woken = Bell()
+        self._lag = 0.0  # s from a recent exit until the runtime has shown it
         self._logged: set[str] = set()
 
     def is_guarded(self, container_id: ContainerId) -> bool:
@@ -235,23 +239,28 @@ class ExitWatchers:
         """Query the status until the runtime shows the exit; return whether it does.
 
         A runtime notices an exit some time after the kernel: containerd about 60 ms, up to 0.5 s
-        under load. One that still shows the container running after 5 s has reported a wrong PID,
+        under load. The first query comes shortly before the lag of the exit before. One that still shows the container running after 5 s has reported a wrong PID,
         for instance one of another PID namespace.
         """
-        backoff, patience = Backoff(FIRST_DELAY, LONGEST_DELAY), WRONG_PID_AFTER
-        leaves_until = trio.current_time() + STOP_DELAY
+        backoff = Backoff(FIRST_DELAY, LONGEST_DELAY, factor=_GROWTH)
+        patience, began, delay = WRONG_PID_AFTER, trio.current_time(), _EARLY * self._lag
         while not self._state.has_ended(container_id):
             if patience <= 0:
                 return False
-            delay = backoff.next_delay()
+            delay = max(delay, backoff.next_delay())
             await trio.sleep(delay)
             if self._state.has_ended(container_id):
                 break
-            if self._is_stopping(container_id) and trio.current_time() < leaves_until:
+            if self._is_stopping(container_id) and trio.current_time() < began + STOP_DELAY:
                 continue
+            asked_at = trio.current_time()
             # A failed query says nothing about the PID, so it does not count.
             if await self._ask(uid, container_id, inspector):
                 patience -= delay
+                if self._state.has_ended(container_id):
+                    # It came into sight at some time during the last delay.
+                    self._lag = min(asked_at - began - delay / 2, _LONGEST_LAG)
+            delay = 0.0
         return True
 
     async def _ask(self, uid: PodUid, container_id: ContainerId, inspector: Inspector) -> bool:
