@@ -239,8 +239,9 @@ class ExitWatchers:
         """Query the status until the runtime shows the exit; return whether it does.
 
         A runtime notices an exit some time after the kernel: containerd about 60 ms, up to 0.5 s
-        under load. The first query comes shortly before the lag of the exit before. One that still shows the container running after 5 s has reported a wrong PID,
-        for instance one of another PID namespace.
+        under load. The first query comes shortly before the lag of the exit before. A runtime that
+        still shows the container running after 5 s has reported a wrong PID, for instance one of
+        another PID namespace.
         """
         backoff = Backoff(FIRST_DELAY, LONGEST_DELAY, factor=_GROWTH)
         patience, began, delay = WRONG_PID_AFTER, trio.current_time(), _EARLY * self._lag
