@@ -294,9 +294,7 @@ async def adopt_directories(teardown: Teardown) -> AsyncIterator[None]:
     services = teardown.services
     teardown.progress.at("removing logs and directories")
     files = PodFiles(teardown.pod, services.node())
-    # The record goes last, with the directory: a restart in between finds the rest.
-    await services.offload(files.remove_logs)
-    await services.records.remove(pod_uid(teardown.pod))
+    await services.records.remove(pod_uid(teardown.pod), first=files.remove_logs)
 
 
 # minTimeout of killPodNow, pkg/kubelet/pod_workers.go.
