@@ -10,7 +10,7 @@ import errno
 import os
 import select
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Protocol, get_args
 
 from kubelet_trio.cgroups.detect import CgroupHost
 from kubelet_trio.cgroups.errors import CgroupBusyError, CgroupError, CgroupsDeniedError
-from kubelet_trio.cgroups.limits import CgroupLimits, settings
+from kubelet_trio.cgroups.limits import CgroupLimits, Setting, settings
 from kubelet_trio.cgroups.names import (
     CgroupDriver,
     CgroupName,
@@ -80,8 +80,8 @@ class CgroupTree:
         if self.driver == "systemd" and self.units is not None:
             # First, with the limits: a daemon-reload writes systemd's values over the files.
             await self.units.start_slice(Path(path).name, limits)
-        await self.offload(make_cgroup, self.host, path)
-        return await self._write(path, limits)
+        wanted = settings(limits, self.host.version)
+        return await self.offload(_make_limited, self.host, path, wanted)
 
     async def limit(self, path: str, limits: CgroupLimits) -> Written:
         """Limit an existing cgroup, by its path below the mount."""
@@ -207,6 +207,11 @@ def missing_cgroup_root(host: CgroupHost, root: str, driver: CgroupDriver) -> li
 def _missing(host: CgroupHost, root: str, driver: CgroupDriver) -> list[Path]:
     directories = cgroup_directories(host, cgroup_path(parse_cgroup(root), driver)).values()
     return [d for d in dict.fromkeys(directories) if not d.is_dir()]
+
+
+def _make_limited(host: CgroupHost, path: str, wanted: Iterable[Setting]) -> Written:
+    make_cgroup(host, path)
+    return write_settings(host, path, wanted)
 
 
 def _all_there(directories: tuple[Path, ...]) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, Self, TypeVar
 
 from kubelet_trio.grpc._status import GRPCError, Status
-from kubelet_trio.model import parse_message
+from kubelet_trio.model import encode_message, parse_message
 
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024  # what the Go kubelet and containerd allow for CRI
 CONTENT_TYPE = b"application/grpc"
@@ -54,7 +54,7 @@ class ProtoCodec:
         """Encode a message. Raises TypeError for a message of another type."""
         if not isinstance(message, message_type):
             raise TypeError(f"{message_type.__name__} expected, not {type(message).__name__}")
-        return bytes(message)
+        return encode_message(message)
 
     def decode(self, data: bytes, message_type: type[MessageT]) -> MessageT:
         """Decode a message. Raises ValueError or EOFError."""

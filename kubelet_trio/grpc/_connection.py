@@ -327,7 +327,8 @@ class Http2Connection:
 
     def _wake_all(self) -> None:
         for stream in self.streams.values():
-            stream.wake()
+            if not stream.finished:  # it may wait for room to send
+                stream.wake()
 
     def _go_away(self, frame: GoAway) -> None:
         if not self.client:

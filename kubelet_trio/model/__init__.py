@@ -93,6 +93,7 @@ from kubelet_trio.model.pods import (
 from kubelet_trio.model.positions import Position, Wanted, excerpt, find_positions
 from kubelet_trio.model.protobuf import (
     encode_bytes,
+    encode_message,
     encode_number,
     encode_varint,
     parse_message,
@@ -201,6 +202,7 @@ __all__ = [
     "count_tree",
     "disk_space",
     "encode_bytes",
+    "encode_message",
     "encode_number",
     "encode_varint",
     "end_threads",

@@ -18,8 +18,10 @@ threads: neither `trio.run` nor the interpreter waits for them.
 from __future__ import annotations
 
 import contextvars
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn, ParamSpec, Protocol, TypeVar, cast, runtime_checkable
 
 import trio
@@ -130,13 +132,22 @@ class _Call:
         # Log lines of the thread have the caller's context (structlog.contextvars).
         run_in_context = contextvars.copy_context().run
         trio.lowlevel.start_thread_soon(
-            lambda: run_in_context(fn), self._report_from_thread, self.name
+            lambda: self._run_named(partial(run_in_context, fn)), self._report_from_thread
         )
         await trio.lowlevel.wait_task_rescheduled(self._abort)
         if self._result is None:  # rescheduled by `abandon`
             assert self._raise_cancel is not None
             self._raise_cancel()
         return self._result.unwrap()
+
+    def _run_named(self, fn: Callable[[], object]) -> object:
+        # For profiles. Trio would name the kernel's thread too, by two calls that release the GIL.
+        thread = threading.current_thread()
+        before, thread.name = thread.name, self.name
+        try:
+            return fn()
+        finally:
+            thread.name = before
 
     def abandon(self) -> None:
         """Raise Cancelled in a caller that was cancelled and still waits."""

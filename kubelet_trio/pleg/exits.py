@@ -8,6 +8,7 @@ cannot be watched is *unguarded*: the relist then comes every second.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol
@@ -15,7 +16,7 @@ from typing import Protocol
 import trio
 
 from kubelet_trio.cri import RuntimeCallError
-from kubelet_trio.model import Backoff, Bell, ContainerId, PodUid, get_logger
+from kubelet_trio.model import Backoff, Bell, ContainerId, ContainerRecord, PodUid, get_logger
 from kubelet_trio.pleg.inspector import Inspector
 from kubelet_trio.pleg.state import PlegState
 
@@ -23,9 +24,15 @@ log = get_logger()
 
 FIRST_DELAY = 0.005  # s
 LONGEST_DELAY = 0.64  # s
+_GROWTH = 1.5
+_EARLY = 0.85  # of the usual lag: when the runtime is asked for the first time
+_LONGEST_LAG = 0.3  # s
 WRONG_PID_AFTER = 5.0  # s
 RETRY_DELAY = 1.0  # s
-STOP_DELAY = 1.0  # s
+# Seconds for which a stop in progress is left to its caller, who queries the container after it.
+STOP_DELAY = 5.0
+_TICKS = os.sysconf("SC_CLK_TCK")
+_ROUNDED = 0.05  # s by which the start of a process may seem later than it was
 
 
 class ExitWatch(Protocol):
@@ -44,6 +51,10 @@ class ExitWatch(Protocol):
         """Return once the process has ended."""
         ...
 
+    def is_older(self, than: float) -> bool:
+        """Whether the process is known to have begun before a Unix time. Does not block."""
+        ...
+
 
 class ExitWaiter(Protocol):
     """Opens watches on processes that are not our children."""
@@ -60,8 +71,9 @@ class ExitWaiter(Protocol):
 class PidfdWatch:
     """One open pidfd."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, pid: int) -> None:
         self._fd = fd
+        self._pid = pid
 
     def __enter__(self) -> PidfdWatch:
         return self
@@ -79,6 +91,16 @@ class PidfdWatch:
     async def wait_exited(self) -> None:
         await trio.lowlevel.wait_readable(self._fd)
 
+    def is_older(self, than: float) -> bool:
+        try:
+            with open(f"/proc/{self._pid}/stat", "rb") as file:
+                # After the name, which may contain anything; proc_pid_stat(5), field 22.
+                ticks = int(file.read().rpartition(b")")[2].split()[19])
+        except (OSError, ValueError, IndexError):
+            return False
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / _TICKS
+        return time.time() - age <= than + _ROUNDED
+
 
 class PidfdExitWaiter:
     """Watches processes through pidfds (Linux 5.3 and later)."""
@@ -86,7 +108,7 @@ class PidfdExitWaiter:
     def open(self, pid: int) -> PidfdWatch:
         # From here on the pidfd names this process, even if its PID is reused. Whether it is the
         # right process is for the caller to check afterwards.
-        return PidfdWatch(os.pidfd_open(pid))
+        return PidfdWatch(os.pidfd_open(pid), pid)
 
 
 class ExitWatchers:
@@ -115,6 +137,7 @@ class ExitWatchers:
         self._unwatchable: set[ContainerId] = set()
         self._changed: dict[PodUid, None] = {}  # pods to check, in order, each once
         self._woken = Bell()
+        self._lag = 0.0  # s from a recent exit until the runtime has shown it
         self._logged: set[str] = set()
 
     def is_guarded(self, container_id: ContainerId) -> bool:
@@ -162,9 +185,7 @@ class ExitWatchers:
                 continue
             if self._can_watch(record.id, record.pid):
                 scope = self._watches[record.id] = trio.CancelScope()
-                watches.start_soon(
-                    self._watch, uid, record.id, record.pid, scope, inspector, name=record.id
-                )
+                watches.start_soon(self._watch, uid, record, scope, inspector, name=record.id)
             else:
                 self._on_unguarded()
 
@@ -174,17 +195,19 @@ class ExitWatchers:
     async def _watch(
         self,
         uid: PodUid,
-        container_id: ContainerId,
-        pid: int,
+        record: ContainerRecord,
         scope: trio.CancelScope,
         inspector: Inspector,
     ) -> None:
         assert self._waiter is not None
-        is_visible = True
+        container_id, is_visible = record.id, True
         with scope:
             try:
-                with self._waiter.open(pid) as watch:
-                    await self._confirm_running(uid, container_id, inspector)
+                with self._waiter.open(record.pid) as watch:
+                    # A process that began before its container had started is no later one with
+                    # the same PID. If that is not known, the runtime is asked.
+                    if not watch.is_older(record.started_at):
+                        await self._confirm_running(uid, container_id, inspector)
                     await watch.wait_exited()
             except ProcessLookupError:
                 pass  # it has ended already, or is in a PID namespace that we cannot see
@@ -216,23 +239,29 @@ class ExitWatchers:
         """Query the status until the runtime shows the exit; return whether it does.
 
         A runtime notices an exit some time after the kernel: containerd about 60 ms, up to 0.5 s
-        under load. One that still shows the container running after 5 s has reported a wrong PID,
-        for instance one of another PID namespace.
+        under load. The first query comes shortly before the lag of the exit before. A runtime that
+        still shows the container running after 5 s has reported a wrong PID, for instance one of
+        another PID namespace.
         """
-        backoff, patience = Backoff(FIRST_DELAY, LONGEST_DELAY), WRONG_PID_AFTER
-        leaves_until = trio.current_time() + STOP_DELAY
+        backoff = Backoff(FIRST_DELAY, LONGEST_DELAY, factor=_GROWTH)
+        patience, began, delay = WRONG_PID_AFTER, trio.current_time(), _EARLY * self._lag
         while not self._state.has_ended(container_id):
             if patience <= 0:
                 return False
-            delay = backoff.next_delay()
+            delay = max(delay, backoff.next_delay())
             await trio.sleep(delay)
             if self._state.has_ended(container_id):
                 break
-            if self._is_stopping(container_id) and trio.current_time() < leaves_until:
+            if self._is_stopping(container_id) and trio.current_time() < began + STOP_DELAY:
                 continue
+            asked_at = trio.current_time()
             # A failed query says nothing about the PID, so it does not count.
             if await self._ask(uid, container_id, inspector):
                 patience -= delay
+                if self._state.has_ended(container_id):
+                    # It came into sight at some time during the last delay.
+                    self._lag = min(asked_at - began - delay / 2, _LONGEST_LAG)
+            delay = 0.0
         return True
 
     async def _ask(self, uid: PodUid, container_id: ContainerId, inspector: Inspector) -> bool:

@@ -25,6 +25,10 @@ class FakeExitWatch:
         # `wait_dead` is no checkpoint if the process has exited already.
         await trio.lowlevel.checkpoint()
 
+    def is_older(self, than: float) -> bool:
+        """Whether the process began before a Unix time, by the fake node's clock."""
+        return self._container.started_at <= than
+
     def __enter__(self) -> FakeExitWatch:
         self._waiter.open_watches += 1
         return self

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kubelet_trio.cri import v1
-from kubelet_trio.model import parse_message
+from kubelet_trio.model import encode_message, parse_message
 from kubelet_trio.probes.generated.grpc.health.v1 import HealthCheckResponse
 from kubelet_trio.volumes.csi.generated.csi import v1 as csi
 
@@ -20,11 +22,20 @@ STATUS = v1.ContainerStatus(
     user=v1.ContainerUser(linux=v1.LinuxContainerUser(uid=1, supplemental_groups=[2, 3])),
 )
 STATS = v1.ContainerStats(memory=v1.MemoryUsage(usage_bytes=v1.UInt64Value(value=7)))
+CONFIG = v1.ContainerConfig(
+    image=v1.ImageSpec(image="busybox"),
+    command=["sh", "-c"],
+    envs=[v1.KeyValue(key="A", value=b"B")],
+    linux=v1.LinuxContainerConfig(resources=v1.LinuxContainerResources(cpu_shares=-2)),
+    tty=True,
+)
 
 
 def test_messages_come_back_as_they_were() -> None:
     assert parse_message(v1.ContainerStatus, bytes(STATUS)) == STATUS
     assert parse_message(v1.ContainerStats, bytes(STATS)) == STATS
+    for message in (STATUS, STATS, CONFIG, v1.ContainerStatus()):
+        assert encode_message(message) == bytes(message)
 
 
 @pytest.mark.parametrize(
@@ -95,3 +106,35 @@ def test_a_message_with_secrets_is_shown_without_them() -> None:
 def test_csi_secrets_are_never_in_a_repr(message: object) -> None:
     assert "letmein" not in repr(message)
     assert "***stripped***" in repr(message)
+
+
+_MESSAGES = (v1.ContainerStatus, v1.ContainerStats, v1.LinuxContainerUser, v1.ContainerConfig)
+_SEEDS = (bytes(STATUS), bytes(STATS), b"\x1a\x02\x02\x03", bytes(CONFIG))
+
+
+@given(
+    st.sampled_from(_MESSAGES),
+    st.sampled_from(_SEEDS),
+    st.lists(st.tuples(st.integers(0, 400), st.binary(max_size=3)), max_size=4),
+)
+def test_whatever_is_decoded_is_what_betterproto_makes_of_it(
+    message_type: Any, seed: bytes, edits: list[tuple[int, bytes]]
+) -> None:
+    data = seed
+    for at, put in edits:
+        data = data[:at] + put + data[at + 1 :]
+    try:
+        found = parse_message(message_type, data)
+    except ValueError:
+        return
+    wanted = message_type.parse(data)
+    assert found == wanted
+    assert vars(found).keys() == vars(wanted).keys()
+    assert encode_message(found) == bytes(wanted)  # the unknown fields too
+
+
+def test_messages_share_no_list_or_map() -> None:
+    one, other = (parse_message(v1.ContainerStatus, b"") for _ in range(2))
+    one.labels["a"] = "b"
+    one.mounts.append(v1.Mount())
+    assert other == v1.ContainerStatus()

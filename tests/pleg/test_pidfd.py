@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 import trio
@@ -49,3 +50,14 @@ async def test_a_process_that_is_not_there_cannot_be_watched() -> None:
         process.kill()
     with pytest.raises(ProcessLookupError):
         PidfdExitWaiter().open(process.pid)
+
+
+async def test_a_process_is_older_than_what_came_after_it_alone() -> None:
+    before = time.time()
+    with child() as process:
+        with PidfdExitWaiter().open(process.pid) as watch:
+            assert watch.is_older(time.time())
+            assert not watch.is_older(before - 1)
+            process.kill()
+            process.wait()
+            assert not watch.is_older(time.time())  # it is not known any more

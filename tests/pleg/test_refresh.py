@@ -49,13 +49,13 @@ async def test_the_status_calls_of_a_pods_life_are_few(autojump_clock: object) -
         pod = await refresh(WEB, removed=[sandbox_id])
         assert not pod.exists
         calls = Counter(call.name for call in runtime.calls)
-        # Verbose for the PID, once more for the watch, once after the stop.
-        assert calls["ContainerStatus"] == 3
+        # Verbose for the PID, and once after the stop.
+        assert calls["ContainerStatus"] == 2
         assert calls["PodSandboxStatus"] == 2
         assert calls["ListContainers"] == 0
         await trio.sleep(60)
         calls = Counter(call.name for call in runtime.calls)
-        assert (calls["ContainerStatus"], calls["PodSandboxStatus"]) == (3, 2)
+        assert (calls["ContainerStatus"], calls["PodSandboxStatus"]) == (2, 2)
         assert not node.wakes
 
 
@@ -124,7 +124,7 @@ async def test_a_restart_after_a_death_asks_about_the_new_instance_only(
         pod = await node.pleg.refresh(WEB, containers=[new])
         assert [c.id for c in pod.of("main")] == [new, containers[0]]
         await trio.sleep(30)
-        assert len(runtime.calls_of("ContainerStatus")) == 3
+        assert len(runtime.calls_of("ContainerStatus")) == 2
         assert not runtime.calls_of("PodSandboxStatus")
 
 

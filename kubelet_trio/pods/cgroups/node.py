@@ -159,6 +159,8 @@ class NodeCgroups:
         self._rooted: CgroupDriver | None = None  # the driver under which these were made
         self._denied = policy.is_denied
         self._enforced: set[str] = set()
+        # What the levels above pods were last limited to, without refusals.
+        self._applied: dict[CgroupName, CgroupLimits] = {}
         self._limited: set[PodUid] = set()  # pods whose limits this agent writes
         # One write at a time: that of the take-over may have the limits of before a resize.
         self._turns: defaultdict[PodUid, trio.Lock] = defaultdict(trio.Lock)
@@ -245,8 +247,10 @@ class NodeCgroups:
             self._wake.clear()
             before = self._pods.value.keys()
             await self._round()
-            with trio.move_on_after(_PERIOD):
+            with trio.move_on_after(_PERIOD) as quiet:
                 await wait_any(self._wake.wait_ring, partial(self._wait_other_pods, before))
+            if quiet.cancelled_caught:
+                self._applied.clear()  # somebody else may have changed them
             await trio.sleep(_GATHER)
         # A permanent child must not return.
         await trio.sleep_forever()
@@ -289,13 +293,15 @@ class NodeCgroups:
     async def _make_roots(self, node: NodeSettings) -> None:
         """Make the cgroup of all pods, limited to the budget, and the QoS classes' in it."""
         root = parse_cgroup(node.cgroup_root)
+        if self._rooted != node.cgroup_driver:
+            self._applied.clear()  # the other driver names other cgroups
         # The class Guaranteed has no cgroup of its own: its pods are directly in kubepods
         # (qos_container_manager_linux.go).
         name = qos_cgroup("Guaranteed", root)
         limits = node_cgroup_limits(self._policy.budget, node.hugepage_sizes)
-        # Repeated in each round: cgroup v1 refuses a memory limit below the usage, until evictions
-        # have reduced that (enforceNodeAllocatableCgroups).
-        written = await self._tree().apply(name, limits)
+        # A refused one is tried in each round: cgroup v1 refuses a memory limit below the usage,
+        # until evictions have reduced that (enforceNodeAllocatableCgroups).
+        written = await self._apply(name, limits)
         self._log_missing(written)
         self._report(
             "pods",
@@ -309,6 +315,16 @@ class NodeCgroups:
                     await self._tree().apply(qos_cgroup(qos, root), class_limits)
             self._rooted = node.cgroup_driver
 
+    async def _apply(self, name: CgroupName, limits: CgroupLimits) -> Written:
+        """Limit a level above pods, unless it has these limits since the last rewrite of all."""
+        if self._applied.get(name) == limits:
+            return Written()
+        self._applied.pop(name, None)
+        written = await self._tree().apply(name, limits)
+        if not written.failures:
+            self._applied[name] = limits
+        return written
+
     async def _weigh_classes(self, node: NodeSettings, pods: list[Pod]) -> None:
         limits = qos_cgroup_limits(
             pods,
@@ -318,7 +334,7 @@ class NodeCgroups:
         )
         for qos, wanted in limits.items():
             name = qos_cgroup(qos, parse_cgroup(node.cgroup_root))
-            written = await self._tree().apply(name, wanted)
+            written = await self._apply(name, wanted)
             if written.failures and wanted.memory is not None:
                 # cgroup v1 refuses a limit below the usage, so the usage becomes the limit
                 # (retrySetMemoryReserve in pkg/kubelet/cm/qos_container_manager_linux.go).

@@ -53,6 +53,9 @@ log = get_logger()
 
 # Seconds to find out whether a cancelled pull was completed.
 _AFTERMATH = 2.0
+# Seconds for which an image that was there is taken to be there: a burst of pods asks once. If it
+# is removed meanwhile, CreateContainer fails, and its next try asks again.
+_FRESH = 2.0
 
 # Upstream's imageSizeBuckets: the least size in MiB and its label, largest first.
 _SIZES = (
@@ -175,6 +178,7 @@ class ImagePuller:
         self._access = access
         self._meter = meter or Meter()
         self._under_way: dict[object, Pull] = {}
+        self._seen: dict[str, tuple[float, v1.Image]] = {}  # by name, with the time of the query
 
     async def ensure(
         self, pod: Pod, container: PodContainer, sandbox: v1.PodSandboxConfig
@@ -249,9 +253,32 @@ class ImagePuller:
         labels = (present, request.policy.lower(), pull)
         self._meter.count("kubelet_image_manager_ensure_image_requests_total", labels)
 
+    async def look(self, pod: Pod, container: PodContainer) -> None:
+        """Ask for a container's image ahead of `ensure`, which then need not; never fails."""
+        request = container_request(pod, container)
+        if not reference_problem(request.image) and self._recent(request) is None:
+            with contextlib.suppress(RuntimeCallError):
+                await self._ask(request)
+
+    def _recent(self, request: ImageRequest) -> v1.Image | None:
+        asked, image = self._seen.get(request.image, (-math.inf, None))
+        # An image that is pulled always may change with each pull.
+        is_recent = request.policy != "Always" and trio.current_time() - asked <= _FRESH
+        return image if is_recent else None
+
+    async def _ask(self, request: ImageRequest) -> v1.Image | None:
+        asked = trio.current_time()
+        image = await self._runtime.image_status(request.spec)
+        self._seen = {k: seen for k, seen in self._seen.items() if asked - seen[0] <= _FRESH}
+        if image is not None:
+            self._seen[request.image] = asked, image
+        return image
+
     async def _find(self, request: ImageRequest) -> v1.Image | None:
+        if (recent := self._recent(request)) is not None:
+            return recent
         try:
-            return await self._runtime.image_status(request.spec)
+            return await self._ask(request)
         except RuntimeCallError as exc:
             text = f'Failed to inspect image "{request.image}": {exc}'
             raise self._refuse(
@@ -303,6 +330,7 @@ class ImagePuller:
         asked: float,
         begin: Callable[[], None],
     ) -> EnsuredImage:
+        self._seen.pop(request.image, None)  # its name may be another image's soon
         async with self._slots:
             begin()
             started = trio.current_time()

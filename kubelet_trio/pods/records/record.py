@@ -11,7 +11,7 @@ then known from its manifest and the runtime alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -73,9 +73,13 @@ class PodRecords:
         """Replace the record of its pod; make the pod's directory if it is missing."""
         await self._offload(_write, self._pods_dir / record.uid, record)
 
-    async def remove(self, uid: PodUid) -> None:
-        """Remove the pod's directory, in which no volumes are any more. May raise OSError."""
-        await self._offload(_remove, self._pods_dir / uid)
+    async def remove(self, uid: PodUid, first: Callable[[], None] = lambda: None) -> None:
+        """Remove the pod's directory, in which no volumes are any more. May raise OSError.
+
+        `first` removes what the record is to outlive, in the same thread: a restart in between
+        finds the rest by the record.
+        """
+        await self._offload(_remove_after, first, self._pods_dir / uid)
 
 
 def wanted_pods(records: Mapping[PodUid, PodRecord]) -> list[Pod]:
@@ -137,6 +141,11 @@ def _write(directory: Path, record: PodRecord) -> None:
 # Made by us (or by the Go kubelet); nothing is ever mounted in them.
 _OWN_TREES = ("containers", "plugins")
 _OWN_DIRECTORIES = ("volumes", "volume-subpaths", "volumeDevices")
+
+
+def _remove_after(first: Callable[[], None], directory: Path) -> None:
+    first()
+    _remove(directory)
 
 
 def _remove(directory: Path) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+import trio
 from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.containers import SandboxConfigError
@@ -27,7 +28,7 @@ from kubelet_trio.model import (
 )
 from kubelet_trio.pods.plan import PodPlan, StopContainer
 from kubelet_trio.pods.services import PodServices
-from kubelet_trio.pods.steps.concurrency import run_together
+from kubelet_trio.pods.steps.concurrency import run_alongside, run_together
 from kubelet_trio.pods.steps.containers import ContainerStarter
 from kubelet_trio.pods.steps.errors import ContainerStartError, ResizeFailedError, StepError
 from kubelet_trio.pods.steps.progress import Progress
@@ -40,6 +41,11 @@ from kubelet_trio.pods.steps.sandbox import (
 )
 from kubelet_trio.pods.steps.stops import ContainerStopper, stop_message
 from kubelet_trio.volumes import VolumeError
+
+# Seconds from a new sandbox to the status that shows it (KEP-3085), if its containers are not all
+# started by then: mostly they are, and the next status shows both.
+SHOWN_AFTER = 1.0
+_START_ERRORS = (StepError, RuntimeCallError)
 
 # Containers that did not start, by name.
 FailedStarts = dict[str, ContainerStartError]
@@ -58,8 +64,8 @@ class PodExecutor:
     ) -> None:
         """Take the seams.
 
-        `on_sandbox` is called before anything starts in a new sandbox, `on_actuated` for each
-        container that was resized, and last for the pod.
+        `on_sandbox` is called once if the start of containers in a new sandbox takes long,
+        `on_actuated` for each container that was resized, and last for the pod.
         """
         self._services = services
         self._stopper = stopper
@@ -92,17 +98,28 @@ class PodExecutor:
             sandbox_id, made = await create_sandbox(
                 self._services, pod, limited, plan, observed, self._progress
             )
-            await self._on_sandbox(pod, plan)
         if sandbox_id is None:
             return {}
         resizing = PodResizing(
             self._services, self._on_actuated, pod, limited, sandbox_id, observed
         )
         trouble = await self._resize(resizing, plan)
-        failed = await self._start_all(pod, plan, resizing, made)
+        failed: FailedStarts = {}
+
+        async def start() -> None:
+            failed.update(await self._start_all(pod, plan, resizing, made))
+
+        await run_alongside(
+            start, [partial(self._show_sandbox, pod, plan)] if made else [], _START_ERRORS
+        )
         if trouble is not None:
             raise ResizeFailedError(trouble, failed)
         return failed
+
+    async def _show_sandbox(self, pod: Pod, plan: PodPlan) -> None:
+        """Show the new sandbox in the status while its containers take long to start."""
+        await trio.sleep(SHOWN_AFTER)
+        await self._on_sandbox(pod, plan)
 
     async def _resize(self, resizing: PodResizing, plan: PodPlan) -> StepError | None:
         """Carry out the plan's resize, if it has one; return why it failed."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from lightkube.models.core_v1 import Pod
 from lightkube.models.node_v1 import RuntimeClass
@@ -22,6 +23,7 @@ from kubelet_trio.pods.plan import PodPlan
 from kubelet_trio.pods.records.files import PodFiles
 from kubelet_trio.pods.records.userns import UserNamespaceError
 from kubelet_trio.pods.services import PodServices
+from kubelet_trio.pods.steps.concurrency import run_alongside
 from kubelet_trio.pods.steps.errors import PodRejectedError, StepError
 from kubelet_trio.pods.steps.progress import Progress
 from kubelet_trio.volumes import AttachLimitError, VolumeError
@@ -114,7 +116,7 @@ async def create_sandbox(
         progress.at("preparing devices of claims")
         await services.claims.prepare(pod)
         progress.at("creating the sandbox")
-        sandbox_id = await services.runtime.run_pod_sandbox(made.config, made.handler)
+        sandbox_id = await _run_sandbox(services, pod, plan, made)
     except CgroupError as exc:
         message = f"unable to ensure pod container exists: {exc}"
         raise StepError("FailedCreatePodContainer", message) from exc
@@ -136,6 +138,20 @@ async def create_sandbox(
         text = f"Unable to get pod sandbox status: {exc.go_text}"
         raise StepError("FailedPodSandBoxStatus", text) from exc
     return sandbox_id, made
+
+
+async def _run_sandbox(
+    services: PodServices, pod: Pod, plan: PodPlan, made: SandboxSpec
+) -> SandboxId:
+    """Run the sandbox; meanwhile look for the image of the container that starts next."""
+    ids: list[SandboxId] = []
+
+    async def run() -> None:
+        ids.append(await services.runtime.run_pod_sandbox(made.config, made.handler))
+
+    looks = [partial(services.images.look, pod, start.container) for start in plan.start[:1]]
+    await run_alongside(run, looks, (RuntimeCallError,))
+    return ids[0]
 
 
 def _emit_events(services: PodServices, pod: Pod, node: NodeSettings, observed: RuntimePod) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import trio
@@ -64,6 +64,7 @@ class Teardown:
     request: TerminationRequest
     remove: bool
     stopper: ContainerStopper
+    is_known: bool  # nothing of it can exist that was not observed
     recorded: Callable[[], Awaitable[None]]  # waits until the decision is on disk, or cannot be
     stopped: Callable[[RuntimePod], Awaitable[None]]  # called once the containers have stopped
     at_rest: Callable[[], None]  # called once nothing of it runs
@@ -111,9 +112,13 @@ async def remove_rest(teardown: Teardown) -> None:
 
 
 async def _fresh(teardown: Teardown) -> RuntimePod:
-    """List the pod: a cancelled sync may have created more than was observed."""
-    teardown.progress.at("listing what the runtime has of it")
-    observed = await teardown.services.observer.refresh(pod_uid(teardown.pod), listing=True)
+    """Return the pod, listed if a cancelled sync may have created more than was observed."""
+    uid, observer = pod_uid(teardown.pod), teardown.services.observer
+    if teardown.is_known:
+        observed = observer.get(uid)
+    else:
+        teardown.progress.at("listing what the runtime has of it")
+        observed = await observer.refresh(uid, listing=True)
     if is_at_rest(observed):
         teardown.at_rest()
     return observed
@@ -212,18 +217,30 @@ async def adopt_sandbox(teardown: Teardown) -> AsyncIterator[None]:
         # "cannot delete running task"). Removing the cgroup kills that process.
         await teardown.services.cgroups.remove(pod_uid(teardown.pod))
     if observed.exists:
-        await _expect_gone(teardown, trouble)
+        await _expect_gone(teardown, observed, trouble)
 
 
-async def _expect_gone(teardown: Teardown, trouble: str) -> None:
-    """List once more: a call that was cancelled earlier may have taken effect late."""
-    observed = await _fresh(teardown)
+async def _expect_gone(teardown: Teardown, before: RuntimePod, trouble: str) -> None:
+    """Observe the result. Raises `TeardownIncompleteError` if something is left."""
+    observed = await _after(teardown, before, trouble)
     if not is_at_rest(observed):
         raise TeardownIncompleteError(teardown.pod)
     if teardown.remove and observed.exists:
         if not trouble:
             raise TeardownIncompleteError(teardown.pod)
         teardown.left(trouble)  # dead containers do not delay the steps that follow
+
+
+async def _after(teardown: Teardown, before: RuntimePod, trouble: str) -> RuntimePod:
+    if trouble or not teardown.is_known:
+        # Once more: a call that was cancelled earlier may have taken effect late.
+        return await _fresh(replace(teardown, is_known=False))
+    uid, observer = pod_uid(teardown.pod), teardown.services.observer
+    if teardown.clears:
+        removed = [s.id for s in before.sandboxes] + [c.id for c in before.containers]
+        return await observer.refresh(uid, removed=removed)
+    stopped = [sandbox.id for sandbox in before.sandboxes if sandbox.ready]
+    return await observer.refresh(uid, sandboxes=stopped) if stopped else before
 
 
 # What may go wrong in a teardown; anything else is a bug.
@@ -277,9 +294,7 @@ async def adopt_directories(teardown: Teardown) -> AsyncIterator[None]:
     services = teardown.services
     teardown.progress.at("removing logs and directories")
     files = PodFiles(teardown.pod, services.node())
-    # The record goes last, with the directory: a restart in between finds the rest.
-    await services.offload(files.remove_logs)
-    await services.records.remove(pod_uid(teardown.pod))
+    await services.records.remove(pod_uid(teardown.pod), first=files.remove_logs)
 
 
 # minTimeout of killPodNow, pkg/kubelet/pod_workers.go.

@@ -102,8 +102,10 @@ class PodReporter:
         """The status that was published last, by this agent or an earlier one."""
         return self._status
 
-    async def announce(self, pod: Pod) -> None:
+    async def announce(self, pod: Pod, *, waits: bool) -> None:
         """Show the pod on this node before the runtime is listed: as last seen, or Pending.
+
+        If it `waits` before its first round, record it now: otherwise that round does.
 
         This status is not sent to the API server: it may be out of date, and the pod may be running
         although nothing of it has been observed yet.
@@ -113,7 +115,7 @@ class PodReporter:
             given = self._given(pod, "", PodStage.SYNC, None, {}, {}, {})
             status = pod_status(pod, RuntimePod(pod_uid(pod)), given)
         self._services.statuses.show(pod_uid(pod), msgspec.structs.replace(pod, status=status))
-        if self._record is None:
+        if self._record is None and waits:
             # If the manifest is invalid after a restart, the source uses the pod of this record.
             async with self._turn:
                 await self._try_write(pod, None)
@@ -147,10 +149,10 @@ class PodReporter:
             self._emit_back_offs(pod, waiting or {})
             # An edit of labels changes no status, but must be shown too.
             is_new = status != self._status or pod is not self._shown
-            if is_new or self.problem:
-                self._status = status
-                # Recorded first: an agent killed in between must not take back what it published.
-                await self._try_write(pod, request)
+            self._status = status
+            # Recorded first: an agent killed in between must not take back what it published. So is
+            # the admission before anything runs: a restarted agent does not decide on it again.
+            await self._try_write(pod, request)
             if is_new:
                 self._put(pod, status, request)
 
@@ -288,17 +290,12 @@ class PodReporter:
         return self._admitted.is_set()
 
     def admit(self) -> None:
-        """Let the pod run; see `note_admitted`."""
+        """Let the pod run; its next `publish` records that."""
         self._admitted.set()
 
     async def wait_admitted(self) -> None:
         """Wait until the pod may run."""
         await self._admitted.wait()
-
-    async def note_admitted(self, pod: Pod) -> None:
-        """Record that a pod may run."""
-        async with self._turn:
-            await self._try_write(pod, None)
 
     async def note_resize(self, pod: Pod, resize: PodResize) -> bool:
         """Record that the resources of `pod` are allocated; return whether the disk took it."""

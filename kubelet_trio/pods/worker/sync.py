@@ -33,6 +33,7 @@ from kubelet_trio.pods.plan import (
 from kubelet_trio.pods.records.files import PodFiles
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.status import resize_failed
+from kubelet_trio.pods.steps.certainty import Certainty
 from kubelet_trio.pods.steps.concurrency import GracefulScope
 from kubelet_trio.pods.steps.errors import PodRejectedError, ResizeFailedError, StepError
 from kubelet_trio.pods.steps.executor import FailedStarts, PodExecutor
@@ -74,6 +75,7 @@ class PodSync:
         stopper: ContainerStopper,
         scope: GracefulScope,
         allocation: PodAllocation,
+        certainty: Certainty,
         publish: Publish,
         on_actuated: OnActuated,
         progress: Progress,
@@ -85,6 +87,7 @@ class PodSync:
         self._turn = turn
         self._scope = scope
         self._allocation = allocation
+        self._certainty = certainty
         self._publish = publish
         self._executor = PodExecutor(
             services, stopper, self._publish_sandbox, on_actuated, progress
@@ -209,7 +212,7 @@ class PodSync:
             self._event(pod, "Warning", "FailedMount", str(exc))
 
     async def _publish_sandbox(self, pod: Pod, plan: PodPlan) -> None:
-        # Before images are pulled: PodReadyToStartContainers reports the sandbox alone (KEP-3085).
+        # While images are pulled: PodReadyToStartContainers reports the sandbox alone (KEP-3085).
         await self._publish(self._services.observer.get(pod_uid(pod)), plan)
 
     async def _execute(self, pod: Pod, plan: PodPlan, observed: RuntimePod) -> bool:
@@ -219,7 +222,7 @@ class PodSync:
         """
         is_resized = True
         try:
-            with self._scope.step():
+            with self._certainty.changing(), self._scope.step():
                 failed: FailedStarts = await self._executor.execute(pod, plan, observed)
         except ResizeFailedError as exc:
             self._note_failed_resize(pod, exc)
@@ -234,6 +237,8 @@ class PodSync:
             self._progress.at("")
         tried = [start.container.spec.name for start in plan.start]
         self.holds.note(tried, failed, self._services.clock.time())
+        if failed:
+            self._certainty.is_complete = False  # a CreateContainer may take effect late
         return is_resized and not failed
 
     def _reject(self, pod: Pod, error: PodRejectedError) -> TerminationRequest:

@@ -36,6 +36,7 @@ from kubelet_trio.pods.plan import PodPlan, asked_by_api, merge_requests
 from kubelet_trio.pods.records.record import PodRecord
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.status import resize_operations, resize_refused
+from kubelet_trio.pods.steps.certainty import Certainty
 from kubelet_trio.pods.steps.concurrency import GracefulScope, run_alongside
 from kubelet_trio.pods.steps.stops import ContainerStopper
 from kubelet_trio.pods.steps.teardown import (
@@ -110,6 +111,8 @@ class PodWorker:
         self._bell = Bell()
         self._interrupt = trio.CancelScope()  # around the activity of the current phase
         self._scope = GracefulScope()  # around the whole task
+        self._certainty = Certainty()
+        self._is_new = record is None
         self._standing = Standing(services.clock)
         self._reporter = PodReporter(services, pod, record, self._allocation)
         self._ledger = ResizeLedger(services, self._allocation, self._reporter, reconsider)
@@ -118,7 +121,7 @@ class PodWorker:
         self._stopper = ContainerStopper(services, self._reporter, self._standing.progress)
         self._sync = PodSync(
             *(services, self._reporter, self._probes, self._turn, self._stopper, self._scope),
-            self._allocation,
+            *(self._allocation, self._certainty),
             publish=self._publish,
             on_actuated=self._ledger.note_actuated,
             progress=self._standing.progress,
@@ -329,10 +332,13 @@ class PodWorker:
                 nursery.cancel_scope.cancel()  # the probes never return by themselves
 
     async def _live(self) -> None:
-        await self._reporter.announce(self.pod)
+        await self._reporter.announce(self.pod, waits=not self._is_next)
         # Also after a crash, and for a pod that is terminating: both depend on what runs.
         await self._recording(partial(self._services.observer.wait_synced, self.uid))
         if self.phase is Phase.LISTING:
+            # No call for it was ever made: records are written before the first.
+            exists = self._services.observer.get(self.uid).exists
+            self._certainty.is_complete = self._is_new and not exists
             self._move(PhaseEvent.LISTED)
         while self.phase is not Phase.GONE:
             with trio.CancelScope() as self._interrupt:
@@ -341,6 +347,12 @@ class PodWorker:
                 if event is not None and not self._interrupt.cancel_called:
                     self._move(event)
         self._forget()
+
+    @property
+    def _is_next(self) -> bool:
+        """Whether nothing keeps the pod from its first round."""
+        is_free = self._turn.is_holder and self._services.managers.is_settled(self.pod)
+        return is_free and self.is_admitted and not self.is_ending
 
     # The activities of the phases. Each returns the event that ends its phase, or None if another
     # event has already ended it.
@@ -359,8 +371,6 @@ class PodWorker:
             await run_alongside(self._settle, (self._publish_changes,))
         if self.is_ending:
             return None
-        # Recorded, so that a restarted agent does not reject a pod that runs.
-        await self._reporter.note_admitted(self.pod)
         return PhaseEvent.ADMITTED
 
     async def _settle(self) -> None:
@@ -437,9 +447,11 @@ class PodWorker:
         assert request is not None  # every phase that tears down begins with a request
         self._reporter.show_ending(self.pod, request)
         self._standing.leave("")
+        observer = self._services.observer
         teardown = Teardown(
             *(self._services, self.pod, request, remove),
             stopper=self._stopper,
+            is_known=self._certainty.is_complete and observer.is_certain(self.uid),
             recorded=self._reporter.wait_kept,
             stopped=self._on_stopped,
             at_rest=self._at_rest,
@@ -449,7 +461,8 @@ class PodWorker:
         tasks: list[Callable[[], Awaitable[None]]] = [partial(report_when_late, teardown)]
         if not self._probes.is_empty:
             tasks.append(self._publish_changes)
-        await self._recording(partial(step, teardown), *tasks)
+        with self._certainty.changing():
+            await self._recording(partial(step, teardown), *tasks)
 
     async def _recording(
         self, step: Callable[[], Awaitable[None]], *tasks: Callable[[], Awaitable[None]]

@@ -58,7 +58,7 @@ from kubelet_trio.sources.source import (
 
 SOURCE = "file"
 
-_QUIET = 0.01  # seconds without an event that end a burst
+_QUIET = 0.002  # seconds without an event that end a burst
 _BURST = 0.1  # seconds after which even an unfinished burst is handled
 _FIRST = 5.0  # seconds that changing files may delay the first delivery
 
