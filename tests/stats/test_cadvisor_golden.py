@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kubelet_trio.model import ContainerId, PodUid, SandboxId
 from kubelet_trio.stats import (
@@ -23,6 +25,7 @@ from kubelet_trio.stats.cadvisor import cadvisor_text
 from kubelet_trio.stats.read import read_host, read_networks
 from kubelet_trio.stats.subjects import find_places
 from kubelet_trio.stats.summary import Snapshot
+from kubelet_trio.stats.text import number_texts
 from kubelet_trio.stats.usage import Cpu
 from tests.stats import trees
 
@@ -112,3 +115,8 @@ def test_a_page_of_nothing_but_the_node(tmp_path: Path) -> None:
     page = cadvisor_text(empty, MachineInfo())
     assert 'container_last_seen{container="",id="/",' in page
     assert page.endswith("container_scrape_error 0\n")
+
+
+@given(st.lists(st.floats(allow_nan=False) | st.integers(0, 10**20)))
+def test_numbers_of_a_column_are_written_as_single_ones(values: list[float]) -> None:
+    assert number_texts(values) == [str(value) for value in values]
