@@ -7,7 +7,7 @@ that dashboards made for the Go kubelet work.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from kubelet_trio.stats.proc_parse import MOST_DIGITS, to_whole
 from kubelet_trio.stats.usage import CgroupUsage, Cpu, DeviceIo, Memory, Psi, PsiLine
@@ -61,6 +61,27 @@ MORE_FILES_V1: Mapping[str, tuple[str, ...]] = {
     "blkio": ("blkio.throttle.io_service_bytes", "blkio.throttle.io_serviced"),
     "pids": ("pids.max",),
 }
+ALL_FILES_V2 = FILES_V2 + MORE_FILES_V2
+ALL_FILES_V1: Mapping[str, tuple[str, ...]] = {
+    controller: FILES_V1.get(controller, ()) + MORE_FILES_V1.get(controller, ())
+    for controller in dict.fromkeys((*FILES_V1, *MORE_FILES_V1))
+}
+# Files of the parts of a `CgroupUsage`.
+_CPU_V2 = ("cpu.stat", "cpu.pressure", "cpu.max", "cpu.weight")
+_MEMORY_V2 = (
+    "memory.stat",
+    "memory.current",
+    "memory.events",
+    "memory.pressure",
+    "memory.swap.current",
+    "memory.max",
+    "memory.peak",
+    "memory.low",
+    "memory.swap.max",
+)
+_CPU_V1 = ("cpuacct.usage", *MORE_FILES_V1["cpu"], "cpuacct.stat")
+_MEMORY_V1 = ALL_FILES_V1["memory"]
+_IO_V1 = ALL_FILES_V1["blkio"]
 
 # A regular expression is several times as fast as splitting, and each cgroup has three such files.
 _NUMBER = r"(\d+(?:\.\d+)?)"
@@ -77,33 +98,51 @@ _UNLIMITED = 1 << 62
 _NONE = "max"
 
 
-def parse_v2(files: Mapping[str, str], time: float) -> CgroupUsage:
-    """Return the usage of a cgroup of version 2 from the files that could be read."""
+# The files of an earlier reading of the same cgroup, and what they gave.
+Before = tuple[Mapping[str, str], CgroupUsage]
+
+
+def parse_v2(files: Mapping[str, str], time: float, before: Before | None = None) -> CgroupUsage:
+    """Return the usage of a cgroup of version 2 from the files that could be read.
+
+    With `before`, values whose files are the same as then are not parsed again.
+    """
     threads = files.get("pids.current")
+    old, known = ({}, None) if before is None else before
     return CgroupUsage(
-        time=time,
-        cpu=_cpu_v2(files),
-        memory=_memory_v2(files),
-        io=_io_v2(files.get("io.stat", "")),
-        io_psi=_psi(files.get("io.pressure")),
-        threads=_number(threads) if threads else None,
-        threads_max=_limit(files.get("pids.max")),
-        pids=_pids(files.get("cgroup.procs", "")),
+        time,
+        known.cpu if known and _are_same(files, old, _CPU_V2) else _cpu_v2(files),
+        known.memory if known and _are_same(files, old, _MEMORY_V2) else _memory_v2(files),
+        known.io if known and _are_same(files, old, ("io.stat",)) else _io_v2(files),
+        _psi(files.get("io.pressure")),
+        _number(threads) if threads else None,
+        _limit(files.get("pids.max")),
+        _pids(files.get("cgroup.procs", "")),
     )
 
 
-def parse_v1(files: Mapping[str, str], time: float) -> CgroupUsage:
-    """Return the usage of a cgroup of version 1 from the files of all its hierarchies."""
+def parse_v1(files: Mapping[str, str], time: float, before: Before | None = None) -> CgroupUsage:
+    """Return the usage of a cgroup of version 1 from the files of all its hierarchies.
+
+    With `before`, values whose files are the same as then are not parsed again.
+    """
     threads = files.get("pids.current")
+    old, known = ({}, None) if before is None else before
     return CgroupUsage(
-        time=time,
-        cpu=_cpu_v1(files),
-        memory=_memory_v1(files),
-        io=_io_v1(files),
-        threads=_number(threads) if threads else None,
-        threads_max=_limit(files.get("pids.max")),
-        pids=_pids(files.get("cgroup.procs", "")),
+        time,
+        known.cpu if known and _are_same(files, old, _CPU_V1) else _cpu_v1(files),
+        known.memory if known and _are_same(files, old, _MEMORY_V1) else _memory_v1(files),
+        known.io if known and _are_same(files, old, _IO_V1) else _io_v1(files),
+        None,
+        _number(threads) if threads else None,
+        _limit(files.get("pids.max")),
+        _pids(files.get("cgroup.procs", "")),
     )
+
+
+def _are_same(files: Mapping[str, str], old: Mapping[str, str], names: Iterable[str]) -> bool:
+    # The files that change most come first.
+    return all(files.get(name) == old.get(name) for name in names)
 
 
 def _cpu_v2(files: Mapping[str, str]) -> Cpu | None:
@@ -226,9 +265,9 @@ def _memory_v1(files: Mapping[str, str]) -> Memory | None:
     )
 
 
-def _io_v2(text: str) -> dict[str, DeviceIo]:
+def _io_v2(files: Mapping[str, str]) -> dict[str, DeviceIo]:
     devices = {}
-    for line in text.splitlines():
+    for line in files.get("io.stat", "").splitlines():
         device, *pairs = line.split() or [""]
         # A device can have a line without counts.
         counts = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
