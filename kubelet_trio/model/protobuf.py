@@ -1,19 +1,24 @@
-"""Checks protobuf messages of a peer before they are decoded, and shows those with secrets.
+"""Decodes protobuf messages of a peer, and shows those with secrets.
 
-betterproto2 trusts the wire type of a field: a number in place of a string becomes a field with a
-number, or a KeyError in its decoder. It also keeps unknown fields, and copies all of them for each
-further one (quadratic work). One pass over the bytes refuses both first.
+The messages are betterproto2's. Its decoder is not used: it trusts the wire type of a field, so
+that a number in place of a string becomes a field with a number, or a KeyError. It copies all
+unknown fields for each further one, which is quadratic work. And it takes five times as long: to
+decode the statistics of 200 containers took more than to measure them.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import struct
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 MessageT = TypeVar("MessageT")
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_WITH_NUMBER = frozenset((_VARINT, _BYTES))  # after the tag
+_SIZES = {_FIXED64: 8, _FIXED32: 4}
 # By betterproto2's type names; all other types are varints.
 _WIRE_TYPES = {
     "double": _FIXED64,
@@ -28,17 +33,18 @@ _WIRE_TYPES = {
     "map": _BYTES,
 }
 _REDACTED = "***stripped***"  # as csi-lib-utils writes it (protosanitizer)
+_ONE_BYTE = 0x7F  # the largest number that takes one
 _MOST_UNKNOWN = 256  # fields per message; a newer peer has a few
-
-_Known = tuple[int, bool, Any]  # wire type, whether it may be packed, class of what is inside
 
 
 def parse_message(message_type: type[MessageT], data: bytes) -> MessageT:
     """Decode a message. Raises ValueError or EOFError if it is not of that type."""
+    decoded: MessageT
     if hasattr(message_type, "_betterproto"):
-        _check(message_type, data, 0, len(data))
-    parsed: MessageT = message_type.parse(data)  # type: ignore[attr-defined]
-    return parsed
+        decoded = _decode(message_type, data, 0, len(data))
+    else:
+        decoded = message_type.parse(data)  # type: ignore[attr-defined]
+    return decoded
 
 
 def redacted(message: Any, *names: str) -> str:
@@ -79,53 +85,170 @@ def encode_bytes(field: int, content: bytes) -> bytes:
     return encode_varint(field << 3 | _BYTES) + encode_varint(len(content)) + content
 
 
+# What a message has of a field: one value, a list, a list whose values may come packed, or a map.
+_SINGLE, _LIST, _NUMBERS, _MAP = range(4)
+# Of a number, or of bytes, to the value.
+_Convert = Callable[[Any], Any]
+# Name, wire type, kind, and the class of the message inside, or of a map's entries.
+_Field = tuple[str, int, int, Any, _Convert | None]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Plan:
+    """How a type of messages is decoded."""
+
+    fields: dict[int, _Field]  # by number
+    constants: dict[str, Any]  # default values that all messages share
+    fresh: tuple[tuple[str, Callable[[], Any]], ...]  # those of which each message has its own
+
+
 @functools.cache
-def _known_fields(message_type: Any) -> dict[int, _Known]:
-    described, found = message_type._betterproto, {}
+def _plan_of(message_type: Any) -> _Plan:
+    described = message_type._betterproto
+    fields, constants, fresh = {}, {"_unknown_fields": b""}, []
     for name, meta in described.meta_by_field_name.items():
         wire_type = _WIRE_TYPES.get(meta.proto_type, _VARINT)
-        inside = None
+        inside, kind = None, _SINGLE
+        convert = _converter(meta.proto_type, described.cls_by_field.get(name))
         if meta.proto_type in ("message", "map"):
             inside = meta.unwrap() if meta.unwrap else described.cls_by_field[name]
-        # A parser must accept both forms of a repeated number, packed and not (protobuf.dev,
-        # Encoding).
-        is_packed = meta.repeated and wire_type != _BYTES
-        found[meta.number] = wire_type, is_packed, inside
-    return found
-
-
-def _check(message_type: Any, data: bytes, at: int, end: int) -> None:
-    """Raise ValueError if a field has the wrong wire type, or the message is truncated."""
-    known, unknown = _known_fields(message_type), 0
-    while at < end:
-        tag, at = _varint(data, at, end)
-        wire_type = tag & 7
-        # Groups (wire types 3 and 4) do not exist in proto3: they are refused below.
-        if wire_type == _BYTES:
-            size, at = _varint(data, at, end)
-            start, at = at, at + size
-        elif wire_type == _VARINT:
-            _, at = _varint(data, at, end)
-        elif wire_type in (_FIXED64, _FIXED32):
-            at += 8 if wire_type == _FIXED64 else 4
+            convert = inside.to_wrapped if meta.unwrap else None
+        if meta.proto_type == "map":
+            kind = _MAP
+        elif meta.repeated:
+            # A parser must accept both forms of a repeated number, packed and not (protobuf.dev,
+            # Encoding).
+            kind = _LIST if wire_type == _BYTES else _NUMBERS
+        fields[meta.number] = name, wire_type, kind, inside, convert
+        default = described.default_gen[name]
+        if isinstance(value := default(), (list, dict)):
+            fresh.append((name, default))
         else:
+            constants[name] = value
+    return _Plan(fields, constants, tuple(fresh))
+
+
+def _converter(proto_type: str, of_enum: Any) -> _Convert | None:
+    if proto_type in _FORMATS:
+        unpack = struct.Struct(_FORMATS[proto_type]).unpack
+        return lambda content: unpack(content)[0]
+    if proto_type == "enum":
+        return lambda number: of_enum(_signed(number, 64))
+    return _CONVERTERS.get(proto_type)
+
+
+def _signed(number: int, bits: int) -> int:
+    sign = 1 << (bits - 1)
+    return ((number & ((1 << bits) - 1)) ^ sign) - sign
+
+
+def _zigzag(number: int) -> int:
+    return (number >> 1) ^ -(number & 1)
+
+
+_FORMATS = {
+    "double": "<d",
+    "float": "<f",
+    "fixed32": "<I",
+    "fixed64": "<Q",
+    "sfixed32": "<i",
+    "sfixed64": "<q",
+}
+_CONVERTERS: dict[str, _Convert] = {
+    "string": bytes.decode,
+    "bool": lambda number: number > 0,
+    "int32": lambda number: _signed(number, 32),
+    "int64": lambda number: _signed(number, 64),
+    "uint32": lambda number: number & 0xFFFFFFFF,
+    "uint64": lambda number: number & 0xFFFFFFFFFFFFFFFF,
+    "sint32": lambda number: _zigzag(number & 0xFFFFFFFF),
+    "sint64": lambda number: _zigzag(number & 0xFFFFFFFFFFFFFFFF),
+}
+
+
+def _new(message_type: Any) -> tuple[Any, dict[int, _Field]]:
+    """Return an empty message, and the fields of its type, by number."""
+    plan = _plan_of(message_type)
+    message = message_type.__new__(message_type)
+    message.__dict__.update(plan.constants)
+    for name, make in plan.fresh:
+        message.__dict__[name] = make()
+    return message, plan.fields
+
+
+def _decode(message_type: Any, data: bytes, at: int, end: int) -> Any:
+    """Return the message in a part of `data`. Raises ValueError."""
+    message, known, unknown = *_new(message_type), list[bytes]()
+    values = message.__dict__
+    while at < end:
+        began = at
+        # This is where the time goes: numbers of one byte, which most are, need no call.
+        tag, at = data[at], at + 1
+        if tag > _ONE_BYTE:
+            tag, at = _varint(data, began, end)
+        wire_type = tag & 7
+        value: Any
+        if wire_type in _WITH_NUMBER:
+            if at < end and (number := data[at]) <= _ONE_BYTE:
+                at += 1
+            else:
+                number, at = _varint(data, at, end)
+            start = at
+            if wire_type == _BYTES:
+                at += number
+        elif wire_type in _SIZES:
+            start, at = at, at + _SIZES[wire_type]
+        else:
+            # Groups (wire types 3 and 4) do not exist in proto3.
             raise ValueError(f"{message_type.__name__}: unknown wire type {wire_type}")
         if at > end:
             raise ValueError(f"{message_type.__name__}: the message is cut short")
         field = known.get(tag >> 3)
         if field is None:
-            unknown += 1
-            if unknown > _MOST_UNKNOWN:
+            unknown.append(data[began:at])
+            if len(unknown) > _MOST_UNKNOWN:
                 raise ValueError(f"more than {_MOST_UNKNOWN} unknown fields")
             continue
-        expected, is_packed, inside = field
-        if wire_type != expected and not (is_packed and wire_type == _BYTES):
-            raise ValueError(
-                f"{message_type.__name__}: field {tag >> 3} has wire type {wire_type}, "
-                f"not {expected}"
-            )
+        name, expected, kind, inside, convert = field
+        if wire_type != expected:
+            if kind != _NUMBERS or wire_type != _BYTES:
+                what = f"field {tag >> 3} has wire type {wire_type}, not {expected}"
+                raise ValueError(f"{message_type.__name__}: {what}")
+            values[name].extend(_packed(expected, convert, data, start, at))
+            continue
         if inside is not None:
-            _check(inside, data, start, at)
+            value = _decode(inside, data, start, at)
+        elif wire_type == _VARINT:
+            value = number
+        else:
+            value = data[start:at]
+        if convert is not None:
+            value = convert(value)
+        if kind == _SINGLE:
+            values[name] = value
+        elif kind == _MAP:
+            values[name][value.key] = value.value
+        else:
+            values[name].append(value)
+    if unknown:
+        values["_unknown_fields"] = b"".join(unknown)
+    return message
+
+
+def _packed(
+    wire_type: int, convert: _Convert | None, data: bytes, at: int, end: int
+) -> Iterator[Any]:
+    """Yield the values of a packed field. Raises ValueError."""
+    size = _SIZES.get(wire_type, 0)
+    if size and (end - at) % size:
+        raise ValueError("a packed field is cut short")
+    while at < end:
+        value: Any
+        if size:
+            value, at = data[at : at + size], at + size
+        else:
+            value, at = _varint(data, at, end)
+        yield value if convert is None else convert(value)
 
 
 def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:

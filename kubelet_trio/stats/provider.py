@@ -182,8 +182,12 @@ class StatsProvider:
             and all(snapshot.of_container(c.id) is not None for pod in pods for c in pod.containers)
         ):
             return snapshot
-        stats = {s.attributes.id: s for s in await self._ask_runtime() if s.attributes}
-        reported = {i: runtime_usage(s, now) for i, s in stats.items()}
+        stats = {
+            one.attributes.id: one
+            for one in await self._ask_runtime()
+            if one.attributes is not None
+        }
+        reported = {own: runtime_usage(one, now) for own, one in stats.items() if snapshot.lacks(own)}
         disk = DiskReading() if kind == "cpu" else await self._disk(pods, stats, now)
         return replace(snapshot, reported=reported, disk=disk)
 

@@ -7,6 +7,7 @@ cgroup or process that ends during the reading.
 from __future__ import annotations
 
 import os
+import resource
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -221,6 +222,8 @@ def file_usage(path: str) -> int | None:
 def _read_processes(host: Host, cgroups: Mapping[str, CgroupUsage]) -> dict[str, Processes]:
     left, found = _MOST_FDS, {}
     for path, usage in cgroups.items():
+        if not usage.pids:
+            continue
         fds = sockets = 0
         states: Counter[str] = Counter()
         for pid in usage.pids:
@@ -230,21 +233,35 @@ def _read_processes(host: Host, cgroups: Mapping[str, CgroupUsage]) -> dict[str,
             targets = _open_files(host, pid)
             left -= len(targets)
             fds += len(targets)
-            sockets += sum(target.startswith("socket:") for target in targets)
+            sockets += [target[:7] for target in targets].count("socket:")
         # As cAdvisor, one limit for the cgroup: its processes usually inherit the first one's.
-        if usage.pids:
-            limits = _read(f"{host.proc}/{usage.pids[0]}/limits") or ""
-            most = proc_parse.parse_open_files_limit(limits)
-            found[path] = Processes(fds, sockets, most, states)
+        found[path] = Processes(fds, sockets, _open_files_limit(host, usage.pids[0]), states)
     return found
 
 
 def _open_files(host: Host, pid: int) -> list[str]:
-    directory = f"{host.proc}/{pid}/fd"
+    # By its descriptor the kernel resolves the path once, and not for each link.
     try:
-        return [os.readlink(f"{directory}/{fd}") for fd in os.listdir(directory)]
+        directory = os.open(f"{host.proc}/{pid}/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
         return []
+    try:
+        return [os.readlink(fd, dir_fd=directory) for fd in os.listdir(directory)]
+    except OSError:
+        return []
+    finally:
+        os.close(directory)
+
+
+def _open_files_limit(host: Host, pid: int) -> int | None:
+    """Return the soft limit of open files; -1 if unlimited."""
+    if host.proc == "/proc":
+        # A tenth of what reading the file takes, but not allowed to everybody.
+        try:
+            return resource.prlimit(pid, resource.RLIMIT_NOFILE)[0]
+        except (OSError, ValueError):
+            pass
+    return proc_parse.parse_open_files_limit(_read(f"{host.proc}/{pid}/limits") or "")
 
 
 def _device_name(host: Host, number: str) -> str:
