@@ -38,6 +38,8 @@ class Host:
     sys: str = "/sys"
 
 
+_NOT_BEFORE: tuple[dict[str, str], None] = ({}, None)
+
 # Identity of a directory, and the number of directories in it with two more.
 _Seen = tuple[int, int, int]
 
@@ -112,9 +114,14 @@ class CgroupFiles:
         files: dict[str, str] = {}
         for controller, names in _wanted(self._host, everything):
             self._read_into(files, cgroup, controller, path, names)
-        before = cgroup.last.get(everything)
         read = parse.parse_v2 if self._host.version == 2 else parse.parse_v1
-        usage = read(files, now, before)
+        old, known = cgroup.last.get(everything, _NOT_BEFORE)
+        if known is None:
+            usage = read(files, now)
+        else:
+            changed = {name for name, content in files.items() if old.get(name) != content}
+            changed.update(old.keys() - files.keys())
+            usage = read(files, now, known, changed)
         if self._keeps:
             cgroup.last[everything] = files, usage
         return usage

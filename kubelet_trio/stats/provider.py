@@ -187,7 +187,9 @@ class StatsProvider:
             for one in await self._ask_runtime()
             if one.attributes is not None
         }
-        reported = {own: runtime_usage(one, now) for own, one in stats.items() if snapshot.lacks(own)}
+        reported = {
+            own: runtime_usage(one, now) for own, one in stats.items() if snapshot.lacks(own)
+        }
         disk = DiskReading() if kind == "cpu" else await self._disk(pods, stats, now)
         return replace(snapshot, reported=reported, disk=disk)
 
