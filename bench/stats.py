@@ -37,6 +37,15 @@ def main(pods: int, containers: int, rounds: int) -> None:
 
 async def _measure(base: Path, pods: int, containers: int, rounds: int) -> None:
     provider = await _provider(base, pods, containers)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(provider.run)
+        await _measure_pages(base, provider, pods, containers, rounds)
+        nursery.cancel_scope.cancel()
+
+
+async def _measure_pages(
+    base: Path, provider: StatsProvider, pods: int, containers: int, rounds: int
+) -> None:
     pages: dict[str, Callable[[], Awaitable[str | bytes]]] = {
         "/stats/summary": provider.summary,
         "/metrics/resource": provider.resource,

@@ -90,11 +90,14 @@ class AgentStats:
         self._volumes: VolumeUsage | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Measure volumes until cancelled; idle before the first request."""
+        """Measure volumes and close files until cancelled; idle before the first request."""
         task_status.started()
         await self._asked.wait()
         assert self._volumes is not None
-        await self._volumes.run()
+        assert self._provider is not None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._provider.run, name="stats/files")
+            await self._volumes.run()
 
     async def provider(self) -> StatsProvider:
         """Return the provider of `/stats/summary` and of the metrics pages."""

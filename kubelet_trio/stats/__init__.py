@@ -1,6 +1,7 @@
 """Usage of the node, its pods and containers, and the pages that show it."""
 
 from kubelet_trio.stats.api import Summary
+from kubelet_trio.stats.cgroup_files import Host
 from kubelet_trio.stats.driver_volumes import (
     DriverStats,
     DriverStatsError,
@@ -14,7 +15,7 @@ from kubelet_trio.stats.machine import MachineInfo
 from kubelet_trio.stats.metered import MetricPage, Sample
 from kubelet_trio.stats.process import build_info, process_samples
 from kubelet_trio.stats.provider import StatsProvider, StatsSettings
-from kubelet_trio.stats.read import Host, disk_usage
+from kubelet_trio.stats.read import disk_usage
 from kubelet_trio.stats.subjects import ContainerSubject, DiskReading, PodSubject
 from kubelet_trio.stats.text import CONTENT_TYPE
 from kubelet_trio.stats.usage import CgroupUsage, Filesystem, Interface, Memory, PsiLine

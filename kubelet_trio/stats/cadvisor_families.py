@@ -153,3 +153,34 @@ FAMILIES = (
         for s, _ in TASK_STATES
     ),
 )
+
+# Names and help texts of the families with an interface, and of those with a device, in the order
+# of their values.
+NETWORK_FAMILIES = tuple(
+    zip(
+        *(
+            (f"container_network_{name}_total", f"Cumulative count of {words}")
+            for name, words in (
+                ("receive_bytes", "bytes received"),
+                ("receive_packets", "packets received"),
+                ("receive_packets_dropped", "packets dropped while receiving"),
+                ("receive_errors", "errors encountered while receiving"),
+                ("transmit_bytes", "bytes transmitted"),
+                ("transmit_packets", "packets transmitted"),
+                ("transmit_packets_dropped", "packets dropped while transmitting"),
+                ("transmit_errors", "errors encountered while transmitting"),
+            )
+        ),
+        strict=True,
+    )
+)
+IO_FAMILIES = tuple(
+    zip(
+        ("container_fs_reads_bytes_total", "Cumulative count of bytes read"),
+        ("container_fs_reads_total", "Cumulative count of reads completed"),
+        ("container_fs_writes_bytes_total", "Cumulative count of bytes written"),
+        ("container_fs_writes_total", "Cumulative count of writes completed"),
+        strict=True,
+    )
+)
+BLKIO = "container_blkio_device_usage_total"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 
 from kubelet_trio.stats.proc_parse import MOST_DIGITS, to_whole
 from kubelet_trio.stats.usage import CgroupUsage, Cpu, DeviceIo, Memory, Psi, PsiLine
@@ -61,6 +62,17 @@ MORE_FILES_V1: Mapping[str, tuple[str, ...]] = {
     "blkio": ("blkio.throttle.io_service_bytes", "blkio.throttle.io_serviced"),
     "pids": ("pids.max",),
 }
+ALL_FILES_V2 = FILES_V2 + MORE_FILES_V2
+ALL_FILES_V1: Mapping[str, tuple[str, ...]] = {
+    controller: FILES_V1.get(controller, ()) + MORE_FILES_V1.get(controller, ())
+    for controller in dict.fromkeys((*FILES_V1, *MORE_FILES_V1))
+}
+# Files of the parts of a `CgroupUsage`.
+_CPU_V2 = frozenset(("cpu.stat", "cpu.pressure", "cpu.max", "cpu.weight"))
+_MEMORY_V2 = frozenset(name for name in ALL_FILES_V2 if name.startswith("memory."))
+_CPU_V1 = frozenset((*FILES_V1["cpuacct"], *MORE_FILES_V1["cpu"]))
+_MEMORY_V1 = frozenset(ALL_FILES_V1["memory"])
+_IO_V1 = frozenset(ALL_FILES_V1["blkio"])
 
 # A regular expression is several times as fast as splitting, and each cgroup has three such files.
 _NUMBER = r"(\d+(?:\.\d+)?)"
@@ -70,43 +82,77 @@ _PRESSURE = re.compile(
 )
 _LINE = rf" avg10={_NUMBER} avg60={_NUMBER} avg300={_NUMBER} total=(\d{{1,{MOST_DIGITS}}})\n"
 _BOTH = re.compile(rf"some{_LINE}full{_LINE}\Z", re.ASCII)
+_COUNT = rf"(\d{{1,{MOST_DIGITS}}})"
+_IO = re.compile(
+    rf"^(\S+) rbytes={_COUNT} wbytes={_COUNT} rios={_COUNT} wios={_COUNT}(?![^\s])",
+    re.MULTILINE | re.ASCII,
+)
 _NANO = 1_000_000_000
 _TICK = _NANO // 100  # USER_HZ is 100 on every architecture that Kubernetes supports
 # Larger limits mean "unlimited": version 1 shows that as the largest number of pages, in bytes.
 _UNLIMITED = 1 << 62
 _NONE = "max"
+_NOTHING = CgroupUsage(0.0)
+_ANY = frozenset((*ALL_FILES_V2, *(name for names in ALL_FILES_V1.values() for name in names)))
 
 
-def parse_v2(files: Mapping[str, str], time: float) -> CgroupUsage:
-    """Return the usage of a cgroup of version 2 from the files that could be read."""
+def parse_v2(
+    files: Mapping[str, str],
+    time: float,
+    known: CgroupUsage | None = None,
+    changed: AbstractSet[str] = frozenset(),
+) -> CgroupUsage:
+    """Return the usage of a cgroup of version 2 from the files that could be read.
+
+    Args:
+        files: content by name.
+        time: when they were read, Unix seconds.
+        known: of the same cgroup and the same files, earlier; None: all are parsed.
+        changed: the files that are not as they were then, came, or are gone.
+    """
     threads = files.get("pids.current")
+    if known is None:
+        known, changed = _NOTHING, _ANY
     return CgroupUsage(
-        time=time,
-        cpu=_cpu_v2(files),
-        memory=_memory_v2(files),
-        io=_io_v2(files.get("io.stat", "")),
-        io_psi=_psi(files.get("io.pressure")),
-        threads=_number(threads) if threads else None,
-        threads_max=_limit(files.get("pids.max")),
-        pids=_pids(files.get("cgroup.procs", "")),
+        time,
+        known.cpu if changed.isdisjoint(_CPU_V2) else _cpu_v2(files, known.cpu, changed),
+        known.memory
+        if changed.isdisjoint(_MEMORY_V2)
+        else _memory_v2(files, known.memory, changed),
+        _io_v2(files.get("io.stat", "")) if "io.stat" in changed else known.io,
+        _psi(files.get("io.pressure")) if "io.pressure" in changed else known.io_psi,
+        _number(threads) if threads else None,
+        _limit(files.get("pids.max")) if "pids.max" in changed else known.threads_max,
+        _pids(files.get("cgroup.procs", "")) if "cgroup.procs" in changed else known.pids,
     )
 
 
-def parse_v1(files: Mapping[str, str], time: float) -> CgroupUsage:
-    """Return the usage of a cgroup of version 1 from the files of all its hierarchies."""
+def parse_v1(
+    files: Mapping[str, str],
+    time: float,
+    known: CgroupUsage | None = None,
+    changed: AbstractSet[str] = frozenset(),
+) -> CgroupUsage:
+    """Return the usage of a cgroup of version 1 from the files of all its hierarchies.
+
+    The arguments are those of `parse_v2`.
+    """
     threads = files.get("pids.current")
+    if known is None:
+        known, changed = _NOTHING, _ANY
     return CgroupUsage(
-        time=time,
-        cpu=_cpu_v1(files),
-        memory=_memory_v1(files),
-        io=_io_v1(files),
-        threads=_number(threads) if threads else None,
-        threads_max=_limit(files.get("pids.max")),
-        pids=_pids(files.get("cgroup.procs", "")),
+        time,
+        known.cpu if changed.isdisjoint(_CPU_V1) else _cpu_v1(files),
+        known.memory if changed.isdisjoint(_MEMORY_V1) else _memory_v1(files),
+        known.io if changed.isdisjoint(_IO_V1) else _io_v1(files),
+        None,
+        _number(threads) if threads else None,
+        _limit(files.get("pids.max")) if "pids.max" in changed else known.threads_max,
+        _pids(files.get("cgroup.procs", "")) if "cgroup.procs" in changed else known.pids,
     )
 
 
-def _cpu_v2(files: Mapping[str, str]) -> Cpu | None:
+def _cpu_v2(files: Mapping[str, str], known: Cpu | None, changed: AbstractSet[str]) -> Cpu | None:
     if "cpu.stat" not in files:
         return None
     stat = flat(files["cpu.stat"])
@@ -124,7 +170,9 @@ def _cpu_v2(files: Mapping[str, str]) -> Cpu | None:
         shares=shares_of_weight(_number(weight)) if weight else None,
         quota=None if quota == _NONE else _number(quota),
         period=_number(period) or 100_000,
-        psi=_psi(files.get("cpu.pressure")),
+        psi=_psi(files.get("cpu.pressure"))
+        if known is None or "cpu.pressure" in changed
+        else known.psi,
     )
 
 
@@ -156,11 +204,18 @@ def _cpu_v1(files: Mapping[str, str]) -> Cpu | None:
     )
 
 
-def _memory_v2(files: Mapping[str, str]) -> Memory | None:
+def _memory_v2(
+    files: Mapping[str, str], known: Memory | None, changed: AbstractSet[str]
+) -> Memory | None:
     if "memory.stat" not in files:
         return None
     stat = flat(files["memory.stat"])
-    events = flat(files.get("memory.events", ""))
+    if known is None or "memory.events" in changed:
+        events = flat(files.get("memory.events", ""))
+        # How often the usage met memory.max: what failcnt was on version 1.
+        failcnt, oom_kills = events.get("max", 0), events.get("oom_kill", 0)
+    else:
+        failcnt, oom_kills = known.failcnt, known.oom_kills
     usage, swap = files.get("memory.current"), files.get("memory.swap.current")
     # Version 2 counts the whole subtree only; cAdvisor shows it for both scopes (setMemoryStats).
     faults, major = stat.get("pgfault", 0), stat.get("pgmajfault", 0)
@@ -175,20 +230,21 @@ def _memory_v2(files: Mapping[str, str]) -> Memory | None:
         # Older kernels have no `kernel` in memory.stat.
         kernel=stat.get("kernel", stat.get("slab", 0) + stat.get("kernel_stack", 0)),
         max_usage=_number(files.get("memory.peak", "")),
-        # How often the usage met memory.max: what failcnt was on version 1.
-        failcnt=events.get("max", 0),
+        failcnt=failcnt,
         page_faults=faults,
         major_page_faults=major,
         own_page_faults=faults,
         own_major_page_faults=major,
-        oom_kills=events.get("oom_kill", 0),
+        oom_kills=oom_kills,
         limit=_limit(files.get("memory.max")),
         # runc writes a reservation to memory.low (fs2/memory.go); cAdvisor reads memory.min.
         reservation=_number(files.get("memory.low", "")) or None,
         # The file does not exist with swapaccount=0.
         swap=_number(swap) if swap else None,
         swap_limit=_limit(files.get("memory.swap.max")),
-        psi=_psi(files.get("memory.pressure")),
+        psi=_psi(files.get("memory.pressure"))
+        if known is None or "memory.pressure" in changed
+        else known.psi,
     )
 
 
@@ -227,10 +283,16 @@ def _memory_v1(files: Mapping[str, str]) -> Memory | None:
 
 
 def _io_v2(text: str) -> dict[str, DeviceIo]:
+    lines = _IO.findall(text)
+    # The kernel's order (blkcg_print_one_stat); a device can have a line without counts.
+    if len(lines) == text.count("rbytes="):
+        return {
+            device: DeviceIo(int(read), int(written), int(reads), int(writes))
+            for device, read, written, reads, writes in lines
+        }
     devices = {}
     for line in text.splitlines():
         device, *pairs = line.split() or [""]
-        # A device can have a line without counts.
         counts = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
         if "rbytes" in counts:
             devices[device] = DeviceIo(

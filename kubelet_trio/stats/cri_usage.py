@@ -13,7 +13,10 @@ from kubelet_trio.stats.usage import CgroupUsage, Cpu, Filesystem, Memory
 def runtime_usage(stats: v1.ContainerStats, now: float) -> CgroupUsage:
     """Return the usage in the runtime's stats; its time is `now` if the stats have none."""
     cpu, memory = stats.cpu, stats.memory
-    stamp = max(cpu.timestamp if cpu else 0, memory.timestamp if memory else 0)
+    stamp = max(
+        0 if cpu is None else cpu.timestamp,
+        0 if memory is None else memory.timestamp,
+    )
     return CgroupUsage(
         time=stamp / 1e9 if stamp else now,
         cpu=None if cpu is None else Cpu(usage=_value(cpu.usage_core_nano_seconds)),
@@ -36,6 +39,8 @@ def writable_layer(stats: v1.ContainerStats, now: float) -> Filesystem | None:
 def _memory(memory: v1.MemoryUsage, swap: v1.SwapUsage | None) -> Memory:
     working_set = _value(memory.working_set_bytes)
     usage = _value(memory.usage_bytes) or working_set
+    # Not the messages' own truth, which compares each field. 0 is what a runtime says of no limit.
+    available = _value(memory.available_bytes)
     faults, major = _value(memory.page_faults), _value(memory.major_page_faults)
     return Memory(
         usage=usage,
@@ -47,8 +52,8 @@ def _memory(memory: v1.MemoryUsage, swap: v1.SwapUsage | None) -> Memory:
         own_page_faults=faults,
         own_major_page_faults=major,
         # CRI reports no limit, but `available_bytes`, which is the limit minus the working set.
-        limit=working_set + memory.available_bytes.value if memory.available_bytes else None,
-        swap=swap.swap_usage_bytes.value if swap and swap.swap_usage_bytes else None,
+        limit=working_set + available if available else None,
+        swap=None if swap is None else _value(swap.swap_usage_bytes) or None,
     )
 
 

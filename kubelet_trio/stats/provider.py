@@ -20,10 +20,11 @@ from kubelet_trio.model import Offload, PodUid, WallClock, get_logger
 from kubelet_trio.stats import api
 from kubelet_trio.stats.cadvisor import cadvisor_text
 from kubelet_trio.stats.cadvisor_families import SCRAPE_ERROR
+from kubelet_trio.stats.cgroup_files import Host
 from kubelet_trio.stats.cri_usage import runtime_usage, writable_layer
+from kubelet_trio.stats.kept_files import KeptFiles
 from kubelet_trio.stats.machine import MachineInfo, write_machine
 from kubelet_trio.stats.read import (
-    Host,
     HostReading,
     disk_usage,
     file_usage,
@@ -79,11 +80,19 @@ class StatsProvider:
     clock: WallClock
     offload: Offload
     volumes: VolumeUsage | None = None
+    files: KeptFiles = field(init=False)
     _cache: dict[str, tuple[float, Snapshot]] = field(default_factory=dict)
     _locks: dict[str, trio.Lock] = field(default_factory=dict)
     _bases: dict[str, tuple[_CpuTime, _CpuTime]] = field(default_factory=dict)
     _known: frozenset[str] = frozenset()  # the subjects of the last summary
     _begin: trio.Lock = field(default_factory=trio.Lock)
+
+    def __post_init__(self) -> None:
+        self.files = KeptFiles(self.host, self.offload)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Close files that nobody needs any more, until cancelled; without it none stays open."""
+        await self.files.run(task_status=task_status)
 
     async def summary(self, *, only_cpu_and_memory: bool = False) -> bytes:
         """Return the JSON of `/stats/summary`."""
@@ -149,7 +158,8 @@ class StatsProvider:
 
     async def _take(self, kind: str, pods: tuple[PodSubject, ...]) -> Snapshot:
         now = self.clock.time()
-        reading, networks = await self.offload(_read, self.host, self.settings, pods, kind, now)
+        keep = self.files.choose()
+        reading, networks = await self.offload(self._read, pods, kind, now, keep)
         ids: set[str] = {c.id for pod in pods for c in pod.containers}
         ids |= {pod.sandbox_id for pod in pods if pod.sandbox_id}
         # There is a root for each cgroup driver; the one that exists is in use.
@@ -172,10 +182,32 @@ class StatsProvider:
             and all(snapshot.of_container(c.id) is not None for pod in pods for c in pod.containers)
         ):
             return snapshot
-        stats = {s.attributes.id: s for s in await self._ask_runtime() if s.attributes}
-        reported = {i: runtime_usage(s, now) for i, s in stats.items()}
+        stats = {
+            one.attributes.id: one
+            for one in await self._ask_runtime()
+            if one.attributes is not None
+        }
+        reported = {
+            own: runtime_usage(one, now) for own, one in stats.items() if snapshot.lacks(own)
+        }
         disk = DiskReading() if kind == "cpu" else await self._disk(pods, stats, now)
         return replace(snapshot, reported=reported, disk=disk)
+
+    def _read(
+        self, pods: tuple[PodSubject, ...], kind: str, now: float, keep: bool
+    ) -> tuple[HostReading, dict[str, tuple[Interface, ...]]]:
+        """Read cgroups and /proc. Runs in a thread."""
+        others = (cgroup for _, cgroup in self.settings.system)
+        with self.files.opened(keep) as files:
+            reading = read_host(
+                self.host,
+                self.settings.pod_roots,
+                others,
+                everything=kind == "metrics",
+                now=now,
+                files=files,
+            )
+        return reading, {} if kind == "cpu" else read_networks(self.host, _processes(pods))
 
     async def _ask_runtime(self) -> list[v1.ContainerStats]:
         """Return the runtime's stats; none if it does not respond in time."""
@@ -283,21 +315,15 @@ def _cpu_times(snapshot: Snapshot) -> Iterator[tuple[str, _CpuTime]]:
             yield key, _CpuTime(usage.time, usage.cpu.usage)
 
 
-def _read(
-    host: Host, settings: StatsSettings, pods: tuple[PodSubject, ...], kind: str, now: float
-) -> tuple[HostReading, dict[str, tuple[Interface, ...]]]:
-    others = (cgroup for _, cgroup in settings.system)
-    reading = read_host(host, settings.pod_roots, others, everything=kind == "metrics", now=now)
-    if kind == "cpu":
-        return reading, {}
-    # Containers share their sandbox's network namespace, so any process shows it. On the host's
-    # network it would show the node's interfaces.
-    pids: dict[str, int] = {
+def _processes(pods: Iterable[PodSubject]) -> dict[str, int]:
+    """Return a process in the network namespace of each pod that has one of its own, or 0."""
+    # Containers share their sandbox's, so any process shows it. On the host's network it would show
+    # the node's interfaces.
+    return {
         pod.uid: next((c.pid for c in pod.containers if c.pid > 0), 0)
         for pod in pods
         if not pod.host_network
     }
-    return reading, read_networks(host, pids)
 
 
 def _read_disk(root_dir: str, pods: tuple[PodSubject, ...], now: float) -> DiskReading:

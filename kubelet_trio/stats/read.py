@@ -7,35 +7,20 @@ cgroup or process that ends during the reading.
 from __future__ import annotations
 
 import os
-import stat
+import resource
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from kubelet_trio.model import count_tree
 from kubelet_trio.stats import cgroup_parse as parse
 from kubelet_trio.stats import proc_parse
+from kubelet_trio.stats.cgroup_files import CgroupFiles, Host, content
 from kubelet_trio.stats.disks import Disk, read_disks
 from kubelet_trio.stats.usage import CgroupUsage, Filesystem, Interface, Memory, Psi
 
-_DEPTH = 5  # of the pods' tree: root, QoS class, pod, container, and one of the runtime
-_MOST = 1 << 18  # bytes of one file
-# Bytes that nearly every file fits in. Python allocates them before it reads: the memory of a large
-# buffer comes from the system each time, which takes ten times as long as the reading.
-_USUAL = 1 << 11
-_NO_DIRECTORIES = 2  # links of a directory without others in it
 _MOST_FDS = 4096  # open files counted in one scrape, to bound its time
-
-
-@dataclass(frozen=True, slots=True)
-class Host:
-    """Paths of the kernel's files. `mounts` is by controller; on version 2 its only key is ""."""
-
-    version: int
-    mounts: Mapping[str, str]
-    proc: str = "/proc"
-    sys: str = "/sys"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +66,7 @@ def read_host(
     *,
     everything: bool,
     now: float | None = None,
+    files: CgroupFiles | None = None,
 ) -> HostReading:
     """Read the machine and the cgroups at and below `roots`.
 
@@ -90,16 +76,20 @@ def read_host(
         others: further paths, without the cgroups below them.
         everything: also read what only `/metrics/cadvisor` shows, which doubles the files.
         now: Unix seconds; None: read the clock.
+        files: of the cgroups, which this keeps open; None: all are opened.
     """
     moment = time.time() if now is None else now
+    kept = CgroupFiles(host) if files is None else files
+    kept.begin()
     # Dicts as ordered sets: `others` can be below `roots`.
-    paths = dict.fromkeys(path for root in roots for path in walk(host, root))
-    paths.update(dict.fromkeys(path for root in others for path in walk(host, root, depth=1)))
+    paths = dict.fromkeys(path for root in roots for path in kept.walk(root))
+    paths.update(dict.fromkeys(path for root in others for path in kept.walk(root, depth=1)))
     own = proc_parse.parse_own_cgroup(_read(f"{host.proc}/self/cgroup") or "", host.version)
     if own and own != "/":
         paths.setdefault(own)
-    cgroups = {path: read_cgroup(host, path, everything, moment) for path in paths}
-    node = _read_node(host, everything, moment)
+    cgroups = {path: kept.read(path, everything, moment) for path in paths}
+    node = _read_node(host, kept.read("/", everything, moment))
+    kept.end()
     devices: dict[str, str] = {}
     processes: dict[str, Processes] = {}
     disks: tuple[Disk, ...] = ()
@@ -111,91 +101,22 @@ def read_host(
     return HostReading(node, cgroups, own, devices, processes, disks)
 
 
-def walk(host: Host, root: str, depth: int = _DEPTH) -> Iterator[str]:
-    """Yield the paths of a cgroup and of those below it, parents first."""
-    # On version 1 the pods' tree is the same in every hierarchy.
-    base = host.mounts.get("" if host.version == 2 else "memory")
-    if base is None:
-        return
-    try:
-        found = os.stat(base + root)
-    except OSError:
-        return
-    if not stat.S_ISDIR(found.st_mode):
-        return
-    yield root
-    # Two links are the directory's own: then it has none below it, and its files, more than fifty,
-    # need not be listed. A file system without such counts shows one link.
-    if depth <= 1 or found.st_nlink == _NO_DIRECTORIES:
-        return
-    # A cgroup can be removed between its parent's listing and its own.
-    try:
-        with os.scandir(base + root) as entries:
-            names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-    except OSError:
-        return
-    for name in sorted(names):
-        yield from walk(host, f"{root.rstrip('/')}/{name}", depth - 1)
-
-
-def read_cgroup(host: Host, path: str, everything: bool, now: float) -> CgroupUsage:
-    """Read one cgroup; values that cannot be read are None."""
-    files: dict[str, str] = {}
-    if host.version == 2:
-        names = parse.FILES_V2 + (parse.MORE_FILES_V2 if everything else ())
-        _read_into(files, host.mounts[""] + path, names)
-        return parse.parse_v2(files, now)
-    for wanted in (parse.FILES_V1, parse.MORE_FILES_V1 if everything else {}):
-        for controller, names in wanted.items():
-            if controller in host.mounts:
-                _read_into(files, host.mounts[controller] + path, names)
-    return parse.parse_v1(files, now)
-
-
-def _read_into(files: dict[str, str], directory: str, names: Iterable[str]) -> None:
-    # By the directory's descriptor: the kernel resolves the path to it once, and not for each file.
-    try:
-        descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
-        return
-    try:
-        for name in names:
-            content = _read(name, descriptor)
-            if content is not None:
-                files[name] = content
-    finally:
-        os.close(descriptor)
-
-
-def _read(path: str, directory: int | None = None) -> str | None:
+def _read(path: str) -> str | None:
     """Return a small file's content; None if it cannot be read."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
     try:
-        content = os.read(descriptor, _USUAL)
-        if len(content) == _USUAL:
-            content += _read_rest(descriptor)
+        return content(descriptor)
     except OSError:
-        # For example ENODEV: the cgroup was removed after the open.
+        # For example ESRCH: the process ended after the open.
         return None
     finally:
         os.close(descriptor)
-    return content.decode("utf-8", "replace")
 
 
-def _read_rest(descriptor: int) -> bytes:
-    """Return what follows the first bytes of a file, up to a limit. Raises OSError."""
-    pieces, left = [], _MOST
-    while left > 0 and (piece := os.read(descriptor, left)):
-        pieces.append(piece)
-        left -= len(piece)
-    return b"".join(pieces)
-
-
-def _read_node(host: Host, everything: bool, now: float) -> NodeUsage:
-    usage = read_cgroup(host, "/", everything, now)
+def _read_node(host: Host, usage: CgroupUsage) -> NodeUsage:
     info = proc_parse.parse_meminfo(_read(f"{host.proc}/meminfo") or "")
     if host.version == 2:
         usage = _with_root_sums(host, usage, info)
@@ -301,6 +222,8 @@ def file_usage(path: str) -> int | None:
 def _read_processes(host: Host, cgroups: Mapping[str, CgroupUsage]) -> dict[str, Processes]:
     left, found = _MOST_FDS, {}
     for path, usage in cgroups.items():
+        if not usage.pids:
+            continue
         fds = sockets = 0
         states: Counter[str] = Counter()
         for pid in usage.pids:
@@ -310,21 +233,35 @@ def _read_processes(host: Host, cgroups: Mapping[str, CgroupUsage]) -> dict[str,
             targets = _open_files(host, pid)
             left -= len(targets)
             fds += len(targets)
-            sockets += sum(target.startswith("socket:") for target in targets)
+            sockets += [target[:7] for target in targets].count("socket:")
         # As cAdvisor, one limit for the cgroup: its processes usually inherit the first one's.
-        if usage.pids:
-            limits = _read(f"{host.proc}/{usage.pids[0]}/limits") or ""
-            most = proc_parse.parse_open_files_limit(limits)
-            found[path] = Processes(fds, sockets, most, states)
+        found[path] = Processes(fds, sockets, _open_files_limit(host, usage.pids[0]), states)
     return found
 
 
 def _open_files(host: Host, pid: int) -> list[str]:
-    directory = f"{host.proc}/{pid}/fd"
+    # By its descriptor the kernel resolves the path once, and not for each link.
     try:
-        return [os.readlink(f"{directory}/{fd}") for fd in os.listdir(directory)]
+        directory = os.open(f"{host.proc}/{pid}/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
         return []
+    try:
+        return [os.readlink(fd, dir_fd=directory) for fd in os.listdir(directory)]
+    except OSError:
+        return []
+    finally:
+        os.close(directory)
+
+
+def _open_files_limit(host: Host, pid: int) -> int | None:
+    """Return the soft limit of open files; -1 if unlimited."""
+    if host.proc == "/proc":
+        # A tenth of what reading the file takes, but not allowed to everybody.
+        try:
+            return resource.prlimit(pid, resource.RLIMIT_NOFILE)[0]
+        except (OSError, ValueError):
+            pass
+    return proc_parse.parse_open_files_limit(_read(f"{host.proc}/{pid}/limits") or "")
 
 
 def _device_name(host: Host, number: str) -> str:

@@ -36,14 +36,19 @@ class Snapshot:
 
     def of_container(self, container_id: str) -> CgroupUsage | None:
         """Return a container's usage: from its cgroup, else as the runtime reports it."""
-        if self.from_runtime and container_id in self.reported:
+        if container_id in self.reported and self.lacks(container_id):
             return self.reported[container_id]
+        path = self.places.containers.get(container_id)
+        return self.reading.cgroups.get(path) if path is not None else None
+
+    def lacks(self, container_id: str) -> bool:
+        """Return whether what the runtime reports of a container is of use."""
+        if self.from_runtime:
+            return True
         path = self.places.containers.get(container_id)
         usage = self.reading.cgroups.get(path) if path is not None else None
         # A cgroup without both controllers shows less than the runtime knows.
-        if usage is not None and usage.cpu is not None and usage.memory is not None:
-            return usage
-        return self.reported.get(container_id, usage)
+        return usage is None or usage.cpu is None or usage.memory is None
 
     def of_pod(self, pod: PodSubject) -> CgroupUsage | None:
         """Return the usage of a pod's cgroup, None if it has none."""

@@ -6,9 +6,12 @@ each sample, while a scrape of a full node has 10 000 lines. A test parses our p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_SMALL, _LARGE = 1e-4, 1e16  # Python writes floats outside with an exponent
 
 
 class Exposition:
@@ -65,6 +68,18 @@ def number(value: float) -> str:
     if value == float("inf"):
         return "+Inf"
     return repr(value) if isinstance(value, int) else f"{value:.17g}".replace("inf", "Inf")
+
+
+def number_texts(values: Sequence[float]) -> list[str]:
+    """Return `str` of each value, at half the cost."""
+    if not values or not isinstance(values[0], float):
+        return list(map(repr, values))
+    texts = msgspec.json.encode(values)[1:-1].decode().split(",")
+    for place, value in enumerate(values):
+        # Here JSON has another form: fewer digits of the exponent, or none at all.
+        if value >= _LARGE or (value < _SMALL and value):
+            texts[place] = repr(value)
+    return texts
 
 
 def label_text(labels: Mapping[str, str] | Iterable[tuple[str, str]]) -> str:

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from kubelet_trio.cgroups import uid_of_pod_cgroup
 from kubelet_trio.model import PodUid
 from kubelet_trio.stats import Host, Memory, PsiLine, disk_usage
+from kubelet_trio.stats.cgroup_files import CgroupFiles
 from kubelet_trio.stats.cgroup_parse import flat, parse_v1, parse_v2, shares_of_weight
 from kubelet_trio.stats.proc_parse import parse_net_dev, parse_own_cgroup
-from kubelet_trio.stats.read import read_host, read_networks, walk
+from kubelet_trio.stats.read import read_host, read_networks
 from kubelet_trio.stats.subjects import find_places
 from kubelet_trio.stats.usage import Cpu, DeviceIo, Psi
 from tests.harness import recorded
@@ -148,8 +149,8 @@ def test_the_root_of_version_2_has_its_sums_from_proc(tmp_path: Path) -> None:
 
 def test_a_cgroup_that_is_not_there_is_left_out(tmp_path: Path) -> None:
     host = trees.write_v2(tmp_path, trees.CONTAINER_V2)
-    assert list(walk(host, "/gone")) == []
-    assert list(walk(host, "/kubepods.slice"))[-1] == trees.CONTAINER_V2
+    assert list(CgroupFiles(host).walk("/gone")) == []
+    assert list(CgroupFiles(host).walk("/kubepods.slice"))[-1] == trees.CONTAINER_V2
 
 
 def test_whose_a_cgroup_is() -> None:

@@ -1,0 +1,281 @@
+"""Read the files of cgroups, and keep them open for the next reading. Everything blocks.
+
+To open and close a file of a cgroup takes the kernel five times as long as to read it, and a node
+of 100 pods has 7 000. So for those who ask often the files stay open; each costs the kernel about
+4 KiB, hence the limit, and `close`. What has not changed since the last reading is not parsed
+again.
+
+A file that is open belongs to its cgroup: if another one of the same name has taken its place, the
+kernel answers ENODEV, and it is opened again. The result is always that of a reading without files
+kept (`CgroupFiles(host, 0)`).
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from kubelet_trio.stats import cgroup_parse as parse
+from kubelet_trio.stats.usage import CgroupUsage
+
+_DEPTH = 5  # of the pods' tree: root, QoS class, pod, container, and one of the runtime
+_MOST = 1 << 18  # bytes of one file
+# Bytes that nearly every file fits in. Python allocates them before it reads: the memory of a large
+# buffer comes from the system each time, which takes ten times as long as the reading.
+_USUAL = 1 << 11
+_NO_DIRECTORIES = 2  # links of a directory without others in it
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """Paths of the kernel's files. `mounts` is by controller; on version 2 its only key is ""."""
+
+    version: int
+    mounts: Mapping[str, str]
+    proc: str = "/proc"
+    sys: str = "/sys"
+
+
+_NOT_BEFORE: tuple[dict[str, str], None] = ({}, None)
+
+# Identity of a directory, and the number of directories in it with two more.
+_Seen = tuple[int, int, int]
+
+
+@dataclass(slots=True)
+class _Directory:
+    """A cgroup in one hierarchy."""
+
+    descriptor: int  # of the directory, to open files that were not there before
+    files: dict[str, int] = field(default_factory=dict)  # descriptors
+
+
+@dataclass(slots=True)
+class _Cgroup:
+    """What is kept of one cgroup."""
+
+    round: int = 0  # the last one that read it
+    seen: _Seen | None = None
+    children: tuple[str, ...] | None = None  # names of the cgroups in it, at `seen`
+    directories: dict[str, _Directory] = field(default_factory=dict)  # by controller
+    # Content and usage of the last reading, of few and of all files.
+    last: dict[bool, tuple[dict[str, str], CgroupUsage]] = field(default_factory=dict)
+
+
+class CgroupFiles:
+    """Not thread-safe. A reading is `begin`, any number of `walk` and `read`, `end`."""
+
+    def __init__(self, host: Host, most: int = 0) -> None:
+        """Args:
+        host: paths of the kernel's files.
+        most: how many files may stay open; 0: none.
+        """
+        self._host = host
+        self._most = self._left = most
+        self._keeps = most > 0
+        self._cgroups: dict[str, _Cgroup] = {}
+        self._round = 0
+
+    @property
+    def count(self) -> int:
+        """How many files and directories are open."""
+        return self._most - self._left
+
+    def begin(self) -> None:
+        """Begin a reading."""
+        self._round += 1
+
+    def end(self) -> None:
+        """Let go of cgroups that this reading did not read."""
+        for path in [p for p, c in self._cgroups.items() if c.round != self._round]:
+            self._forget(path)
+
+    def close(self) -> None:
+        """Let go of everything; the next reading opens its files again."""
+        while self._cgroups:
+            self._forget(next(iter(self._cgroups)))
+
+    def walk(self, root: str, depth: int = _DEPTH) -> Iterator[str]:
+        """Yield the paths of a cgroup and of those below it, parents first."""
+        # On version 1 the pods' tree is the same in every hierarchy.
+        base = self._host.mounts.get("" if self._host.version == 2 else "memory")
+        if base is None:
+            return
+        seen = _look(base + root)
+        if seen is not None:
+            yield from self._walk(base, root, seen, depth)
+
+    def read(self, path: str, everything: bool, now: float) -> CgroupUsage:
+        """Read one cgroup; values that cannot be read are None."""
+        cgroup = self._cgroup(path)
+        cgroup.round = self._round
+        files: dict[str, str] = {}
+        for controller, names in _wanted(self._host, everything):
+            self._read_into(files, cgroup, controller, path, names)
+        read = parse.parse_v2 if self._host.version == 2 else parse.parse_v1
+        old, known = cgroup.last.get(everything, _NOT_BEFORE)
+        if known is None:
+            usage = read(files, now)
+        else:
+            changed = {name for name, content in files.items() if old.get(name) != content}
+            changed.update(old.keys() - files.keys())
+            usage = read(files, now, known, changed)
+        if self._keeps:
+            cgroup.last[everything] = files, usage
+        return usage
+
+    def _forget(self, path: str) -> None:
+        for directory in self._cgroups.pop(path).directories.values():
+            self._let_go(directory)
+
+    def _walk(self, base: str, root: str, seen: _Seen, depth: int) -> Iterator[str]:
+        yield root
+        # Two links are the directory's own: then it has none below it, and its files, more than
+        # fifty, need not be listed. A file system without such counts shows one link.
+        if depth <= 1 or seen[2] == _NO_DIRECTORIES:
+            return
+        for name, inside in self._children(base, root, seen):
+            yield from self._walk(base, name, inside, depth - 1)
+
+    def _children(self, base: str, root: str, seen: _Seen) -> list[tuple[str, _Seen]]:
+        """Return paths and identities of the cgroups directly below one, in order."""
+        prefix = root.rstrip("/")
+        cgroup = self._cgroup(root)
+        if cgroup.seen == seen and cgroup.children is not None and seen[2] > _NO_DIRECTORIES:
+            # As many as before, and if all of them are still there, then there is no other.
+            found = [(p, _look(base + p)) for p in (f"{prefix}/{n}" for n in cgroup.children)]
+            there = [(path, inside) for path, inside in found if inside is not None]
+            if len(there) == len(found) == seen[2] - _NO_DIRECTORIES:
+                return there
+        # A cgroup can be removed between its parent's listing and its own.
+        try:
+            with os.scandir(base + root) as entries:
+                names = [e.name for e in entries if e.is_dir(follow_symlinks=False)]
+        except OSError:
+            names = []
+        cgroup.seen, cgroup.children = seen, tuple(sorted(names))
+        found = [(p, _look(base + p)) for p in (f"{prefix}/{n}" for n in cgroup.children)]
+        return [(path, inside) for path, inside in found if inside is not None]
+
+    def _cgroup(self, path: str) -> _Cgroup:
+        cgroup = self._cgroups.get(path)
+        if cgroup is None:
+            cgroup = _Cgroup(self._round)
+            if self._keeps:
+                self._cgroups[path] = cgroup
+        return cgroup
+
+    def _read_into(
+        self,
+        files: dict[str, str],
+        cgroup: _Cgroup,
+        controller: str,
+        path: str,
+        names: tuple[str, ...],
+    ) -> None:
+        directory = cgroup.directories.get(controller)
+        if directory is not None:
+            try:
+                self._read_files(files, directory, names)
+                return
+            except OSError:
+                # ENODEV: the cgroup was removed, and perhaps made again.
+                self._let_go(cgroup.directories.pop(controller))
+        directory = _open_directory(self._host.mounts[controller] + path)
+        if directory is None:
+            return
+        # Only together: some files of a cgroup that stay open do not help the others.
+        if self._left > len(names):
+            self._left -= 1
+            cgroup.directories[controller] = directory
+            self._read_files(files, directory, names)
+            return
+        try:
+            for name in names:
+                self._read_file(files, directory, name, keep=False)
+        finally:
+            os.close(directory.descriptor)
+
+    def _read_files(
+        self, files: dict[str, str], directory: _Directory, names: tuple[str, ...]
+    ) -> None:
+        """Read files of a cgroup. Raises OSError if one that is open cannot be read any more."""
+        kept = directory.files
+        for name in names:
+            descriptor = kept.get(name)
+            if descriptor is None:
+                self._read_file(files, directory, name, keep=True)
+            else:
+                files[name] = content(descriptor)
+
+    def _read_file(
+        self, files: dict[str, str], directory: _Directory, name: str, *, keep: bool
+    ) -> None:
+        """Open a file and read it, if that can be; keep it open if there is room."""
+        try:
+            descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory.descriptor)
+        except OSError:
+            return
+        try:
+            files[name] = content(descriptor)
+        except OSError:
+            # For example ENODEV: the cgroup was removed after the open.
+            os.close(descriptor)
+            return
+        # Version 1 may answer from a list of processes that is a second old, but never at first.
+        if keep and self._left > 0 and (self._host.version == 2 or name != "cgroup.procs"):
+            self._left -= 1
+            directory.files[name] = descriptor
+        else:
+            os.close(descriptor)
+
+    def _let_go(self, directory: _Directory) -> None:
+        for descriptor in (*directory.files.values(), directory.descriptor):
+            os.close(descriptor)
+            self._left += 1
+
+
+def _wanted(host: Host, everything: bool) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield controllers, and the files in their directories that are to be read."""
+    if host.version == 2:
+        yield "", parse.ALL_FILES_V2 if everything else parse.FILES_V2
+        return
+    for controller, names in (parse.ALL_FILES_V1 if everything else parse.FILES_V1).items():
+        if controller in host.mounts:
+            yield controller, names
+
+
+def _look(path: str) -> _Seen | None:
+    """Return what tells a directory from another one; None if there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino, found.st_nlink) if stat.S_ISDIR(found.st_mode) else None
+
+
+def _open_directory(path: str) -> _Directory | None:
+    # By its descriptor the kernel resolves the path once, and not for each file.
+    try:
+        return _Directory(os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
+    except OSError:
+        return None
+
+
+def content(descriptor: int) -> str:
+    """Return a small file's content. Raises OSError."""
+    found = os.pread(descriptor, _USUAL, 0)
+    if len(found) == _USUAL:
+        found += _rest(descriptor)
+    return found.decode("utf-8", "replace")
+
+
+def _rest(descriptor: int) -> bytes:
+    """Return what follows the first bytes of a file, up to a limit. Raises OSError."""
+    pieces, place = [], _USUAL
+    while place < _MOST and (piece := os.pread(descriptor, _MOST - place, place)):
+        pieces.append(piece)
+        place += len(piece)
+    return b"".join(pieces)
