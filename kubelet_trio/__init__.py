@@ -81,7 +81,8 @@ __all__ = [
 # asyncio for structlog, whose `await`-able loggers nobody here calls.
 # ssl and hmac for trio, whose TLS and DTLS a node without an API server has no use for: with
 # OpenSSL 4 MB.
-defer("lightkube", "asyncio", "ssl", "hmac")
+# ast, idna and locale for inspect, trio and subprocess: 800 KB for what hardly anybody calls.
+defer("lightkube", "asyncio", "ssl", "hmac", "ast", "idna", "locale")
 spare_task_names()
 
 

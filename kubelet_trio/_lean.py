@@ -1,0 +1,240 @@
+"""Imports modules without what only their readers need: the daemon's third of its memory.
+
+Docstrings, the annotations of functions, and the methods that `dataclasses` generates once more
+for each class take 5 MB of an agent, and the running program reads none of them. After
+`load_lean` a module that is imported comes without docstrings; the modules of this package come
+without their functions' annotations too, and their dataclasses share the methods below.
+Nothing of what a program does changes. `help()` and a debugger see less, and therefore only the
+daemon does this: never a program that uses this package as its library.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.machinery import (
+    EXTENSION_SUFFIXES,
+    SOURCE_SUFFIXES,
+    ExtensionFileLoader,
+    FileFinder,
+    SourceFileLoader,
+)
+from opcode import opmap
+from operator import attrgetter
+from reprlib import recursive_repr
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, Self
+
+from kubelet_trio._deferred import defer, spare_metadata
+
+_PACKAGE = __name__.partition(".")[0]
+_FUNCTION = 0x1 | 0x2  # CO_OPTIMIZED | CO_NEWLOCALS: not the body of a class or module
+# Of a class: where there is none, `dataclasses` would write the signature there, by `inspect`.
+_LEFT_OUT = "-"
+_LOAD, _STORE = opmap["LOAD_CONST"], opmap["STORE_NAME"]
+
+
+def load_lean() -> None:
+    """Import from now on in this way. Modules that are here already stay as they are."""
+    details = (ExtensionFileLoader, EXTENSION_SUFFIXES), (LeanLoader, SOURCE_SUFFIXES)
+    sys.path_hooks.insert(0, FileFinder.path_hook(*details))
+    sys.path_importer_cache.clear()
+
+
+def import_libraries() -> None:
+    """Import the libraries that the daemon stands on, without what they import and do not need.
+
+    Modules that are here already stay as they are.
+    """
+    spare_metadata()
+    # structlog wants colours on Windows, and can keep its loggers from being pickled without what
+    # pickles them. What msgspec and betterproto2 take of typing_extensions, `typing` has too.
+    with _absent("better_exceptions", "colorama", "greenlet", "twisted"):
+        no_pickle = _in_place_of("pickle", PicklingError=type("PicklingError", (Exception,), {}))
+        with no_pickle, _in_place_of("typing_extensions", Self=Self):
+            # Only named by others; whoever uses one gets it.
+            defer("msgspec.inspect", "attr.validators", "attrs.validators")
+            import betterproto2
+            import structlog
+    # To name threads. ctypes would run ldconfig, and import what unpacks archives.
+    with _in_place_of("ctypes.util", find_library=_library):
+        import inotify_simple
+        import trio
+
+    del betterproto2, inotify_simple, structlog, trio
+
+
+def _library(name: str) -> str | None:
+    # For inotify-simple None: the process itself, whichever C library it has.
+    return None if name == "c" else "libc.so.6"
+
+
+@contextmanager
+def _absent(*names: str) -> Iterator[None]:
+    """Let these modules be missing, as far as they are not here."""
+    added = [name for name in names if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(added))  # type: ignore[arg-type]  # None: not importable
+    try:
+        yield
+    finally:
+        for name in added:
+            del sys.modules[name]
+
+
+@contextmanager
+def _in_place_of(name: str, **names: object) -> Iterator[None]:
+    """Let a module of these names stand for another one, as far as that is not here."""
+    if name in sys.modules:
+        yield
+        return
+    package, _, last = name.rpartition(".")
+    stand_in = sys.modules[name] = ModuleType(name)
+    vars(stand_in).update(names)
+    if package:
+        setattr(importlib.import_module(package), last, stand_in)
+    try:
+        yield
+    finally:
+        del sys.modules[name]
+        if package:
+            delattr(sys.modules[package], last)
+
+
+class LeanLoader(SourceFileLoader):
+    """Loads a module, from its cached bytecode too, and leaves out what nobody reads."""
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        """Return the module's code without docstrings."""
+        code = super().get_code(fullname)
+        return None if code is None else without_docstrings(code)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the module's code."""
+        super().exec_module(module)
+        if module.__name__.partition(".")[0] == _PACKAGE:
+            trim(module)
+
+
+def without_docstrings(code: CodeType) -> CodeType:
+    """Return the code, and all code in it, without docstrings."""
+    constants = list(code.co_consts)
+    for place, value in enumerate(constants):
+        if isinstance(value, CodeType):
+            constants[place] = without_docstrings(value)
+    if code.co_flags & _FUNCTION:
+        # A comprehension's or lambda's first constant is no docstring.
+        if constants and isinstance(constants[0], str) and not code.co_name.startswith("<"):
+            constants[0] = None
+    elif (place := _docstring_of_body(code)) is not None:
+        constants[place] = _LEFT_OUT
+    if all(new is old for new, old in zip(constants, code.co_consts, strict=True)):
+        return code
+    return code.replace(co_consts=tuple(constants))
+
+
+def _docstring_of_body(code: CodeType) -> int | None:
+    """Return which constant a class or module stores as `__doc__`."""
+    if "__doc__" not in code.co_names:
+        return None
+    name, steps = code.co_names.index("__doc__"), code.co_code
+    for at in range(2, len(steps), 2):
+        if steps[at] == _STORE and steps[at + 1] == name and steps[at - 2] == _LOAD:
+            place = steps[at - 1]
+            return place if isinstance(code.co_consts[place], str) else None
+    return None
+
+
+def trim(module: ModuleType) -> None:
+    """Drop the annotations of a module's functions, and let its dataclasses share methods."""
+    for value in list(vars(module).values()):
+        # In this order: a module in its names may import on the question for an attribute.
+        if not isinstance(value, FunctionType | type) or value.__module__ != module.__name__:
+            continue
+        if isinstance(value, FunctionType):
+            _drop_annotations(value)
+        else:
+            for function in _functions_of(value):
+                _drop_annotations(function)
+            if "__dataclass_params__" in vars(value):
+                share_methods(value)
+
+
+def _functions_of(cls: type) -> Iterator[FunctionType]:
+    for value in vars(cls).values():
+        ends = (value.fget, value.fset) if isinstance(value, property) else (value,)
+        for end in ends:
+            function = getattr(end, "__func__", end)
+            if isinstance(function, FunctionType):
+                yield function
+
+
+def _drop_annotations(function: FunctionType) -> None:
+    while True:
+        del function.__annotations__
+        inner = getattr(function, "__wrapped__", None)
+        if not isinstance(inner, FunctionType):
+            return
+        function = inner
+
+
+def share_methods(cls: type) -> None:
+    """Replace methods that `dataclasses` has generated for this class alone."""
+    for name, shared in _SHARED.items():
+        method = vars(cls).get(name)
+        method = getattr(method, "__wrapped__", method)  # of `recursive_repr`
+        if isinstance(method, FunctionType) and method.__code__.co_filename == "<string>":
+            setattr(cls, name, shared)
+
+
+# What equality compares, by class.
+_compared: dict[type, Callable[[Any], object]] = {}
+
+
+def _values_of(instance: Any) -> object:
+    cls = instance.__class__
+    get = _compared.get(cls)
+    if get is None:
+        names = [field.name for field in dataclasses.fields(cls) if field.compare]
+        get = _compared[cls] = attrgetter(*names) if names else _no_value
+    return get(instance)
+
+
+def _no_value(_instance: object) -> object:
+    return ()
+
+
+def _eq(self: Any, other: Any) -> Any:
+    if other.__class__ is not self.__class__:
+        return NotImplemented
+    return _values_of(self) == _values_of(other)
+
+
+def _hash(self: Any) -> int:
+    return hash(_values_of(self))
+
+
+@recursive_repr()
+def _repr(self: Any) -> str:
+    shown = (f for f in dataclasses.fields(self) if f.repr)
+    values = ", ".join(f"{f.name}={getattr(self, f.name)!r}" for f in shown)
+    return f"{self.__class__.__qualname__}({values})"
+
+
+def _setattr(self: Any, name: str, _value: object) -> None:
+    raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+
+
+def _delattr(self: Any, name: str) -> None:
+    raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+
+
+_SHARED: dict[str, object] = {
+    "__eq__": _eq,
+    "__hash__": _hash,
+    "__repr__": _repr,
+    "__setattr__": _setattr,
+    "__delattr__": _delattr,
+}
