@@ -14,7 +14,6 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from importlib.machinery import ModuleSpec, PathFinder
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -142,6 +141,8 @@ def spare_metadata() -> None:
     package = importlib.util.find_spec("betterproto2")
     if package is None or package.origin is None:
         return
+    from pathlib import Path  # not above: it should come after `load_lean`
+
     home = Path(package.origin).parent
     found = [
         path.stem.removeprefix("betterproto2-")

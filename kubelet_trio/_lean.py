@@ -10,7 +10,6 @@ daemon does this: never a program that uses this package as its library.
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import sys
 from collections.abc import Callable, Iterator
@@ -25,8 +24,8 @@ from importlib.machinery import (
 from opcode import opmap
 from operator import attrgetter
 from reprlib import recursive_repr
-from types import CodeType, FunctionType, ModuleType
-from typing import Any, Self
+from types import CodeType, CoroutineType, FunctionType, ModuleType
+from typing import Any, NotRequired, Required, Self, clear_overloads, get_type_hints
 
 from kubelet_trio._deferred import defer, spare_metadata
 
@@ -44,27 +43,100 @@ def load_lean() -> None:
     sys.path_importer_cache.clear()
 
 
+_TYPES: dict[str, object] = {
+    "NotRequired": NotRequired,
+    "Required": Required,
+    "Self": Self,
+    "get_type_hints": get_type_hints,
+}
+
+
 def import_libraries() -> None:
     """Import the libraries that the daemon stands on, without what they import and do not need.
 
     Modules that are here already stay as they are.
     """
+    _spare_inspect()
     spare_metadata()
     # structlog wants colours on Windows, and can keep its loggers from being pickled without what
     # pickles them. What msgspec and betterproto2 take of typing_extensions, `typing` has too.
     with _absent("better_exceptions", "colorama", "greenlet", "twisted"):
         no_pickle = _in_place_of("pickle", PicklingError=type("PicklingError", (Exception,), {}))
-        with no_pickle, _in_place_of("typing_extensions", Self=Self):
+        with no_pickle, _in_place_of("typing_extensions", **_TYPES):
             # Only named by others; whoever uses one gets it.
-            defer("msgspec.inspect", "attr.validators", "attrs.validators")
+            defer("msgspec.inspect", "attrs.validators", "structlog.stdlib")
+            _defer_but("attr.validators", instance_of=_instance_of)  # for outcome
             import betterproto2
+            import msgspec
             import structlog
-    # To name threads. ctypes would run ldconfig, and import what unpacks archives.
-    with _in_place_of("ctypes.util", find_library=_library):
+    # DTLS is for programs on trio, and nothing here speaks it. To name threads, trio looks for
+    # their library: ctypes would run ldconfig, and import what unpacks archives.
+    no_dtls = _in_place_of("trio._dtls", **dict.fromkeys(_DTLS, _NoDtls))
+    importlib.import_module("ctypes")
+    with no_dtls, _in_place_of("ctypes.util", find_library=_library):
         import inotify_simple
         import trio
 
-    del betterproto2, inotify_simple, structlog, trio
+    del betterproto2, inotify_simple, msgspec, structlog, trio
+
+
+_DTLS = ("DTLSChannel", "DTLSChannelStatistics", "DTLSEndpoint")
+
+
+class _NoDtls:
+    """Stands in trio's names for what is left out."""
+
+
+def _spare_inspect() -> None:
+    """Leave `inspect` unexecuted, which trio and dataclasses import for next to nothing."""
+    _defer_but(
+        "inspect", cleandoc=str, iscoroutine=lambda value: isinstance(value, CoroutineType)
+    )
+    import dataclasses
+
+    dataclasses.inspect = _NoSignatures("inspect")  # type: ignore[attr-defined]
+
+
+def _defer_but(name: str, **names: object) -> None:
+    """Defer a module whose use for these names is no reason to run it."""
+    if name not in sys.modules:
+        defer(name)
+        vars(sys.modules[name]).update(names)
+
+
+def _instance_of(kind: type) -> Callable[[object, Any, object], None]:
+    def check(_instance: object, attribute: Any, value: object) -> None:
+        if not isinstance(value, kind):
+            raise TypeError(f"'{attribute.name}' must be {kind!r} (got {value!r})")
+
+    return check
+
+
+class _NoSignatures(ModuleType):
+    """Is `inspect` to dataclasses, which would write a signature where a docstring is missing."""
+
+    @staticmethod
+    def signature(_cls: type) -> str:
+        return ""
+
+    @staticmethod
+    def get_annotations(cls: type) -> dict[str, Any]:
+        found: dict[str, Any] = vars(cls).get("__annotations__", {})
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.modules["inspect"], name)
+
+
+def drop_leftovers() -> None:
+    """Drop what the imports have left in caches: for tracebacks, type checkers, later imports."""
+    import linecache
+    import re
+
+    linecache.clearcache()
+    re.purge()
+    clear_overloads()
+    sys.path_importer_cache.clear()
 
 
 def _library(name: str) -> str | None:
@@ -86,21 +158,35 @@ def _absent(*names: str) -> Iterator[None]:
 
 @contextmanager
 def _in_place_of(name: str, **names: object) -> Iterator[None]:
-    """Let a module of these names stand for another one, as far as that is not here."""
+    """Let a module of these names stand for another one, as far as that is not here.
+
+    Who asks for a further name, as a later version of a library may, gets the other module's.
+    """
     if name in sys.modules:
         yield
         return
-    package, _, last = name.rpartition(".")
+
+    def of_the_other(wanted: str) -> Any:
+        if wanted.startswith("__"):
+            raise AttributeError(wanted)
+        leave()
+        return getattr(importlib.import_module(name), wanted)
+
+    def leave() -> None:
+        if sys.modules.get(name) is stand_in:
+            del sys.modules[name]
+        if vars(sys.modules.get(package, stand_in)).get(last) is stand_in:
+            delattr(sys.modules[package], last)
+
     stand_in = sys.modules[name] = ModuleType(name)
-    vars(stand_in).update(names)
-    if package:
-        setattr(importlib.import_module(package), last, stand_in)
+    vars(stand_in).update(names, __getattr__=of_the_other)
+    package, _, last = name.rpartition(".")
+    if package in sys.modules:
+        setattr(sys.modules[package], last, stand_in)
     try:
         yield
     finally:
-        del sys.modules[name]
-        if package:
-            delattr(sys.modules[package], last)
+        leave()
 
 
 class LeanLoader(SourceFileLoader):
@@ -158,6 +244,8 @@ def trim(module: ModuleType) -> None:
         else:
             for function in _functions_of(value):
                 _drop_annotations(function)
+            if vars(value).get("_is_protocol"):
+                _share_stubs(value)
             if "__dataclass_params__" in vars(value):
                 share_methods(value)
 
@@ -189,6 +277,40 @@ def share_methods(cls: type) -> None:
             setattr(cls, name, shared)
 
 
+def _share_stubs(protocol: type) -> None:
+    """Replace the methods of a protocol that have no body: only type checkers read them."""
+    for name, method in list(vars(protocol).items()):
+        if not isinstance(method, FunctionType) or vars(method):
+            continue
+        code = method.__code__
+        if set(code.co_consts) == {None} and (stub := _STUBS.get(code.co_code)):
+            setattr(protocol, name, stub)
+
+
+def _stub(*_: object, **__: object) -> None: ...
+
+
+def _documented_stub() -> None:
+    """-"""
+    ...
+
+
+async def _async_stub(*_: object, **__: object) -> None: ...
+
+
+async def _documented_async_stub() -> None:
+    """-"""
+    ...
+
+
+_STUBS = {
+    _stub.__code__.co_code: _stub,
+    _documented_stub.__code__.co_code: _stub,
+    _async_stub.__code__.co_code: _async_stub,
+    _documented_async_stub.__code__.co_code: _async_stub,
+}
+
+
 # What equality compares, by class.
 _compared: dict[type, Callable[[Any], object]] = {}
 
@@ -197,7 +319,9 @@ def _values_of(instance: Any) -> object:
     cls = instance.__class__
     get = _compared.get(cls)
     if get is None:
-        names = [field.name for field in dataclasses.fields(cls) if field.compare]
+        from dataclasses import fields
+
+        names = [field.name for field in fields(cls) if field.compare]
         get = _compared[cls] = attrgetter(*names) if names else _no_value
     return get(instance)
 
@@ -218,17 +342,23 @@ def _hash(self: Any) -> int:
 
 @recursive_repr()
 def _repr(self: Any) -> str:
-    shown = (f for f in dataclasses.fields(self) if f.repr)
+    from dataclasses import fields
+
+    shown = (f for f in fields(self) if f.repr)
     values = ", ".join(f"{f.name}={getattr(self, f.name)!r}" for f in shown)
     return f"{self.__class__.__qualname__}({values})"
 
 
 def _setattr(self: Any, name: str, _value: object) -> None:
-    raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+    from dataclasses import FrozenInstanceError
+
+    raise FrozenInstanceError(f"cannot assign to field {name!r}")
 
 
 def _delattr(self: Any, name: str) -> None:
-    raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+    from dataclasses import FrozenInstanceError
+
+    raise FrozenInstanceError(f"cannot delete field {name!r}")
 
 
 _SHARED: dict[str, object] = {
