@@ -71,30 +71,53 @@ def import_libraries() -> None:
             import structlog
     # DTLS is for programs on trio, and nothing here speaks it. To name threads, trio looks for
     # their library: ctypes would run ldconfig, and import what unpacks archives.
-    no_dtls = _in_place_of("trio._dtls", **dict.fromkeys(_DTLS, _NoDtls))
+    no_dtls = _in_place_of("trio._dtls", **dict.fromkeys(_DTLS, _LeftOut))
+    name = "trio_util._trio_async_generator"  # asynchronous generators are Python's own
+    no_generators = _in_place_of(name, trio_async_generator=_LeftOut)
     importlib.import_module("ctypes")
-    with no_dtls, _in_place_of("ctypes.util", find_library=_library):
+    with no_dtls, no_generators, _in_place_of("ctypes.util", find_library=_library):
         import inotify_simple
         import trio
+        import trio_util
 
-    del betterproto2, inotify_simple, msgspec, structlog, trio
+    del betterproto2, inotify_simple, msgspec, structlog, trio, trio_util
 
 
 _DTLS = ("DTLSChannel", "DTLSChannelStatistics", "DTLSEndpoint")
 
 
-class _NoDtls:
-    """Stands in trio's names for what is left out."""
+class _LeftOut:
+    """Stands in a library's names for what nobody here uses."""
 
 
 def _spare_inspect() -> None:
     """Leave `inspect` unexecuted, which trio and dataclasses import for next to nothing."""
-    _defer_but(
-        "inspect", cleandoc=str, iscoroutine=lambda value: isinstance(value, CoroutineType)
-    )
+    names = {
+        "CORO_CLOSED": "CORO_CLOSED",
+        "cleandoc": str,  # of what is left out
+        "getcoroutinestate": _state_of,
+        "iscoroutine": lambda value: isinstance(value, CoroutineType),
+        "iscoroutinefunction": _is_coroutine_function,
+    }
+    _defer_but("inspect", **names)
     import dataclasses
 
     dataclasses.inspect = _NoSignatures("inspect")  # type: ignore[attr-defined]
+
+
+def _state_of(coroutine: CoroutineType[Any, Any, Any]) -> str:
+    if coroutine.cr_running:
+        return "CORO_RUNNING"
+    if coroutine.cr_suspended:
+        return "CORO_SUSPENDED"
+    return "CORO_CLOSED" if coroutine.cr_frame is None else "CORO_CREATED"
+
+
+def _is_coroutine_function(value: object) -> bool:
+    import inspect
+
+    inspect.isclass(value)  # by any other name it becomes the real one
+    return inspect.iscoroutinefunction(value)
 
 
 def _defer_but(name: str, **names: object) -> None:
