@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import typing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.machinery import (
@@ -59,10 +60,14 @@ def import_libraries() -> None:
     _spare_inspect()
     spare_metadata()
     # structlog wants colours on Windows, and can keep its loggers from being pickled without what
-    # pickles them. What msgspec and betterproto2 take of typing_extensions, `typing` has too.
+    # pickles them. What msgspec and betterproto2 take of typing_extensions, `typing` has too, and
+    # no message here has a field of the types of decimal and uuid.
     with _absent("better_exceptions", "colorama", "greenlet", "twisted"):
         no_pickle = _in_place_of("pickle", PicklingError=type("PicklingError", (Exception,), {}))
-        with no_pickle, _in_place_of("typing_extensions", **_TYPES):
+        no_decimal = _in_place_of("decimal", Decimal=type("Decimal", (), {}))
+        kinds = {"UUID": type("UUID", (), {}), "SafeUUID": type("SafeUUID", (), {"unknown": None})}
+        no_uuid = _in_place_of("uuid", **kinds)
+        with no_pickle, no_decimal, no_uuid, _in_place_of("typing_extensions", **_TYPES):
             # Only named by others; whoever uses one gets it.
             defer("msgspec.inspect", "attrs.validators", "structlog.stdlib")
             _defer_but("attr.validators", instance_of=_instance_of)  # for outcome
@@ -159,6 +164,8 @@ def drop_leftovers() -> None:
     linecache.clearcache()
     re.purge()
     clear_overloads()
+    for clear in getattr(typing, "_cleanups", ()):  # of `Optional["Name"]`: compiled names
+        clear()
     sys.path_importer_cache.clear()
 
 
