@@ -81,7 +81,8 @@ __all__ = [
 # asyncio for structlog, whose `await`-able loggers nobody here calls.
 # ssl and hmac for trio, whose TLS and DTLS a node without an API server has no use for: with
 # OpenSSL 4 MB.
-defer("lightkube", "asyncio", "ssl", "hmac")
+# idna and locale for trio and subprocess, 300 KB: for host names and texts in other encodings.
+defer("lightkube", "asyncio", "ssl", "hmac", "idna", "locale")
 spare_task_names()
 
 

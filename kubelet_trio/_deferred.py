@@ -13,7 +13,7 @@ import importlib.util
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
@@ -58,20 +58,30 @@ _executing: set[str] = set()
 def defer(*names: str) -> None:
     """Run these modules when they are first used, not when they are imported.
 
-    The parent packages of a submodule are imported. A missing module is not reported here:
-    importing it fails as usual.
+    A package that imports this submodule of its own may still be to be imported. A missing module
+    is not reported here: importing it fails as usual.
     """
     for name in names:
         if name in sys.modules:
             continue
-        # For `a.b` this imports `a`.
-        spec = importlib.util.find_spec(name)
+        spec = _find_spec(name)
         if spec is None or spec.loader is None:
             continue
         module = importlib.util.module_from_spec(spec)
         module.__class__ = _UnexecutedModule
         _locks[name] = threading.RLock()
         sys.modules[name] = module
+
+
+def _find_spec(name: str) -> ModuleSpec | None:
+    """Return a module's spec, without importing the packages that it is in."""
+    package = name.rpartition(".")[0]
+    if not package or package in sys.modules:
+        return importlib.util.find_spec(name)
+    home = _find_spec(package)
+    if home is None or home.submodule_search_locations is None:
+        return None
+    return PathFinder.find_spec(name, home.submodule_search_locations)
 
 
 def spare_task_names() -> None:
@@ -131,6 +141,8 @@ def spare_metadata() -> None:
     package = importlib.util.find_spec("betterproto2")
     if package is None or package.origin is None:
         return
+    from pathlib import Path  # not above: it should come after `load_lean`
+
     home = Path(package.origin).parent
     found = [
         path.stem.removeprefix("betterproto2-")

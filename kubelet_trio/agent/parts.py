@@ -26,7 +26,7 @@ from kubelet_trio.pleg import Pleg
 from kubelet_trio.plugins import PluginRegistry
 from kubelet_trio.pods import NodeCgroups, PlainCgroups, PodRegistry, PodServices, PodWorker
 from kubelet_trio.pressure import EvictionManager
-from kubelet_trio.shutdown import NOT_READY, NodeShutdown
+from kubelet_trio.shutdown import NOT_READY
 from kubelet_trio.status import PodStarts, StatusStore
 from kubelet_trio.supervision import ChildSpec, DynamicSupervisor, Supervisor
 from kubelet_trio.volumes import CsiServices
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from kubelet_trio.agent.cluster import Cluster
     from kubelet_trio.managers import DeviceManagers, ResourceManagers
     from kubelet_trio.server import PodWatches
+    from kubelet_trio.shutdown import NodeShutdown
 
 
 @dataclass(frozen=True, slots=True)

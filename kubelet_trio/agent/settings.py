@@ -32,7 +32,7 @@ from kubelet_trio.pods import BackOffPolicy, CgroupOperations, CgroupPolicy, Pod
 from kubelet_trio.pressure import EvictionPolicy, MemoryEvents, Signals
 from kubelet_trio.probes import ExecOrphans
 from kubelet_trio.server import ApiOptions
-from kubelet_trio.shutdown import Logind, ShutdownPeriod
+from kubelet_trio.shutdown import ShutdownPeriod
 from kubelet_trio.sources import Source
 from kubelet_trio.supervision import ChildSpec, RestartPolicy
 from kubelet_trio.volumes import Mounter
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from lightkube.models.core_v1 import NodeSystemInfo
 
     from kubelet_trio.agent.cluster import ApiServer
+    from kubelet_trio.shutdown import Logind
     from kubelet_trio.sources import Takeover
     from kubelet_trio.stats import Host
     from kubelet_trio.volumes import BlockDevices

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from kubelet_trio.agent.parts import PodParts, Reports, RuntimeParts, Setup, Supplies, Upkeep
 from kubelet_trio.agent.pods import CollectablePods, GuardedPods
@@ -20,8 +21,10 @@ from kubelet_trio.pressure import (
     Reclaim,
     UsageReader,
 )
-from kubelet_trio.shutdown import NodeShutdown, SystemLogind
 from kubelet_trio.supervision import ChildSpec, DynamicSupervisor
+
+if TYPE_CHECKING:
+    from kubelet_trio.shutdown import NodeShutdown
 
 
 def make_upkeep(
@@ -192,6 +195,8 @@ def _make_shutdown(setup: Setup, reports: Reports, pods: GuardedPods) -> NodeShu
     settings, seams, cluster = setup.settings, setup.seams, setup.cluster
     if not settings.shutdown:
         return None
+    from kubelet_trio.shutdown import NodeShutdown, SystemLogind  # here: D-Bus, for a few nodes
+
     return NodeShutdown(
         periods=settings.shutdown,
         logind=seams.logind or SystemLogind(),

@@ -1,5 +1,10 @@
 """Cgroups above containers: names under both drivers, limits, creation and removal."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kubelet_trio._deferred import names_on_demand
 from kubelet_trio.cgroups.delegation import V2_CONTROLLERS, Delegation, find_delegation
 from kubelet_trio.cgroups.detect import (
     CgroupHost,
@@ -46,8 +51,10 @@ from kubelet_trio.cgroups.pods import (
     remove_cgroup,
 )
 from kubelet_trio.cgroups.processes import is_in_cgroup, move_process, user_processes
-from kubelet_trio.cgroups.systemd import SystemdBus
 from kubelet_trio.cgroups.write import Written
+
+if TYPE_CHECKING:
+    from kubelet_trio.cgroups.systemd import SystemdBus
 
 __all__ = [
     "CGROUP_ERRORS",
@@ -93,3 +100,5 @@ __all__ = [
     "uid_of_pod_cgroup",
     "user_processes",
 ]
+
+__getattr__ = names_on_demand(__name__, {"SystemdBus": "systemd"})

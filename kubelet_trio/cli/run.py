@@ -15,6 +15,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from kubelet_trio._lean import import_libraries, load_lean
+
 if TYPE_CHECKING:
     import trio
 
@@ -38,6 +40,8 @@ def run(argv: Sequence[str]) -> int:
     """Run the agent and return its exit code: 1 if it refuses to start, 2 for wrong flags."""
     # structlog imports rich if it is installed: 9 MB that the agent never uses.
     sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
+    load_lean()
+    import_libraries()
     from kubelet_trio.cli.local import local_facts
     from kubelet_trio.config import ConfigError, parse_flags, run_help, settle, settle_locally
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -150,6 +149,8 @@ def _is_block(kind: Any) -> bool:
 
 def _hint(name: str, known: Mapping[str, Any]) -> str:
     folded = {other.lower(): other for other in known}
+    import difflib  # deferred: only an error needs it
+
     close = difflib.get_close_matches(name.lower(), folded, n=1)
     return f" (did you mean {folded[close[0]]}?)" if close else ""
 

@@ -7,7 +7,6 @@ is a list of (row, value) in the given order; `load` puts the values into the co
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_type_hints
@@ -201,6 +200,8 @@ def _dashes(word: str) -> str:
 def _unknown(name: str) -> str:
     if gone := removal(name):
         return gone
+    import difflib  # deferred: only an error needs it
+
     close = difflib.get_close_matches(name, BY_FLAG, n=1)
     return f"unknown flag: --{name}" + (f" (did you mean --{close[0]}?)" if close else "")
 

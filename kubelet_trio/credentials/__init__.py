@@ -1,5 +1,10 @@
 """Logins for registries, and the records of which pods may use which images."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kubelet_trio._deferred import names_on_demand
 from kubelet_trio.credentials.accounts import Accounts, Puller, TokenAttributes
 from kubelet_trio.credentials.docker_config import secret_logins
 from kubelet_trio.credentials.errors import ProviderError
@@ -13,9 +18,20 @@ from kubelet_trio.credentials.matching import (
     matches,
     repository,
 )
-from kubelet_trio.credentials.plugins import Plugin, make_plugins
-from kubelet_trio.credentials.provider_config import Provider, load_providers, providers_hash
 from kubelet_trio.credentials.pulled import PullVerification, allowlist_problem
+
+if TYPE_CHECKING:
+    from kubelet_trio.credentials.plugins import Plugin, make_plugins
+    from kubelet_trio.credentials.provider_config import Provider, load_providers, providers_hash
+
+# Only for nodes with credential providers.
+_DEFERRED = {
+    "Plugin": "plugins",
+    "Provider": "provider_config",
+    "load_providers": "provider_config",
+    "make_plugins": "plugins",
+    "providers_hash": "provider_config",
+}
 
 __all__ = [
     "AccountSource",
@@ -41,3 +57,5 @@ __all__ = [
     "repository",
     "secret_logins",
 ]
+
+__getattr__ = names_on_demand(__name__, _DEFERRED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import trio
 
@@ -12,8 +12,10 @@ from kubelet_trio.credentials.accounts import Puller
 from kubelet_trio.credentials.docker_config import home_directory, node_logins
 from kubelet_trio.credentials.errors import ProviderError
 from kubelet_trio.credentials.matching import Login, Logins, lookup, repository
-from kubelet_trio.credentials.plugins import Plugin
 from kubelet_trio.model import Offload, get_logger
+
+if TYPE_CHECKING:
+    from kubelet_trio.credentials.plugins import Plugin
 
 log = get_logger()
 

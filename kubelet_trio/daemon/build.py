@@ -12,7 +12,7 @@ import trio
 from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.agent import Agent, Seams, make_agent, node_page, node_page_child
-from kubelet_trio.cgroups import CgroupDriver, CgroupTree, SystemdBus, cgroup_host
+from kubelet_trio.cgroups import CgroupDriver, CgroupTree, cgroup_host
 from kubelet_trio.config import (
     PROCESS,
     KubeletConfiguration,
@@ -26,9 +26,6 @@ from kubelet_trio.containers import (
 from kubelet_trio.credentials import (
     Accounts,
     NodeKeyring,
-    load_providers,
-    make_plugins,
-    providers_hash,
 )
 from kubelet_trio.daemon.settings import (
     agent_settings,
@@ -81,7 +78,7 @@ from kubelet_trio.server import (
     health_router,
     serve_http,
 )
-from kubelet_trio.sources import FileSource, HttpSource, Source
+from kubelet_trio.sources import FileSource, Source
 from kubelet_trio.supervision import ChildSpec
 from kubelet_trio.volumes import KernelMounter, has_tmpfs_noswap
 
@@ -176,7 +173,11 @@ def _host_seams(settings: Settings, node: NodeSettings, denied: Denied) -> Seams
     )
 
     def cgroups(driver: CgroupDriver) -> CgroupTree:
-        units = SystemdBus(host.version) if driver == "systemd" else None
+        units = None
+        if driver == "systemd":
+            from kubelet_trio.cgroups import SystemdBus  # here: the other driver has no D-Bus
+
+            units = SystemdBus(host.version)
         threads = thread_offload.of(Purpose.CGROUPS)
         return CgroupTree(host, driver, threads, config.cgroup_root, units)
 
@@ -242,14 +243,18 @@ def _keyring(
             "--image-credential-provider-config and --image-credential-provider-bin-dir "
             "go together: set both"
         )
-    providers = load_providers(Path(config)) if config else ()
-    if config:
-        labels = (providers_hash(Path(config)),)
-        meter.set("kubelet_credential_provider_config_info", 1, labels)
+    files = thread_offload.of(Purpose.PULLS)
+    if not config:
+        return lambda _accounts: NodeKeyring(root_dir, files)
+    # Here: most nodes have no providers.
+    from kubelet_trio.credentials import load_providers, make_plugins, providers_hash
+
+    providers = load_providers(Path(config))
+    meter.set("kubelet_credential_provider_config_info", 1, (providers_hash(Path(config)),))
 
     def open_keyring(accounts: Accounts | None) -> NodeKeyring:
         plugins = make_plugins(providers, Path(programs), meter, accounts)
-        return NodeKeyring(root_dir, thread_offload.of(Purpose.PULLS), plugins)
+        return NodeKeyring(root_dir, files, plugins)
 
     return open_keyring
 
@@ -274,6 +279,8 @@ def _sources(
             )
         )
     if config.static_pod_url:
+        from kubelet_trio.sources import HttpSource  # here: few nodes have one
+
         sources.append(
             HttpSource(
                 config.static_pod_url,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import trio
 from lightkube.models.core_v1 import Pod
 
+from kubelet_trio._lean import drop_leftovers
 from kubelet_trio.agent import Agent, make_node_directories
 from kubelet_trio.config import KubeletFlags, Settings
 from kubelet_trio.containers import NodeSettings, resolv_conf_problem
@@ -239,6 +240,7 @@ class _Ready:
 def _spare_collector() -> None:
     """Exempt the objects that exist now, mostly code, from garbage collection."""
     # A full collection would scan them, and stop every task for 20 ms, each time.
+    drop_leftovers()
     gc.collect()
     gc.freeze()
 

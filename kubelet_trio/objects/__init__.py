@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kubelet_trio._deferred import names_on_demand
-from kubelet_trio.objects.cluster import ChangeDetection, ClusterObjects, NodeObjects
 from kubelet_trio.objects.errors import ObjectError, ObjectNotFoundError
 from kubelet_trio.objects.in_tree import (
     IN_TREE_KINDS,
@@ -16,8 +15,10 @@ from kubelet_trio.objects.in_tree import (
 from kubelet_trio.objects.issued import (
     CredentialBundle,
     NoPodCertificates,
+    NoTokens,
     NoTrustBundles,
     PodCertificates,
+    TokenRequester,
     TrustBundles,
 )
 from kubelet_trio.objects.kinds import (
@@ -49,20 +50,27 @@ from kubelet_trio.objects.references import (
     pod_references,
     volume_references,
 )
-from kubelet_trio.objects.services import ClusterServices
 from kubelet_trio.objects.store import NO_OBJECTS, ObjectStore, ObjectView, read_objects
-from kubelet_trio.objects.tokens import ClusterAccounts, ClusterTokens, NoTokens, TokenRequester
 
 if TYPE_CHECKING:
     from kubelet_trio.objects.attachments import ClusterAttachments
+    from kubelet_trio.objects.cluster import ChangeDetection, ClusterObjects, NodeObjects
     from kubelet_trio.objects.pod_certificates import ClusterPodCertificates
+    from kubelet_trio.objects.services import ClusterServices
+    from kubelet_trio.objects.tokens import ClusterAccounts, ClusterTokens
     from kubelet_trio.objects.trust_bundles import ClusterTrustBundles
 
-# Loaded only on nodes of a cluster, and the last two only with their feature gates.
+# Loaded only on nodes of a cluster, certificates and bundles only with their feature gates.
 _DEFERRED = {
+    "ChangeDetection": "cluster",
+    "ClusterAccounts": "tokens",
     "ClusterAttachments": "attachments",
+    "ClusterObjects": "cluster",
     "ClusterPodCertificates": "pod_certificates",
+    "ClusterServices": "services",
+    "ClusterTokens": "tokens",
     "ClusterTrustBundles": "trust_bundles",
+    "NodeObjects": "cluster",
 }
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Seams for projected volumes, besides tokens: trust anchors of ClusterTrustBundles, and
+"""Seams for projected volumes: service account tokens, trust anchors of ClusterTrustBundles, and
 certificates that are issued for pods.
 """
 
@@ -10,6 +10,39 @@ from lightkube.models.core_v1 import ClusterTrustBundleProjection, Pod
 
 from kubelet_trio.model import PodUid
 from kubelet_trio.objects.errors import ObjectError
+from kubelet_trio.objects.memory import KnownToken, TokenRequest
+
+
+class TokenRequester(Protocol):
+    """Returns tokens: the same one until it is due for renewal (80 % of its lifetime)."""
+
+    async def token(self, request: TokenRequest) -> str:
+        """Return a valid token. Raises `ObjectError`."""
+        ...
+
+    async def issue(self, request: TokenRequest) -> KnownToken:
+        """Return a valid token with its times. Raises `ObjectError`."""
+        ...
+
+    def forget(self, uid: PodUid) -> None:
+        """Drop the tokens of a pod that is gone."""
+        ...
+
+
+class NoTokens:
+    """The `TokenRequester` of a node without an API server: it has no tokens."""
+
+    async def token(self, request: TokenRequest) -> str:
+        return (await self.issue(request)).text
+
+    async def issue(self, request: TokenRequest) -> KnownToken:
+        raise ObjectError(
+            "service account tokens need an API server: "
+            f'there is no token for service account "{request.service_account}"'
+        )
+
+    def forget(self, uid: PodUid) -> None:
+        """Do nothing: no token was kept."""
 
 
 class TrustBundles(Protocol):

@@ -1,4 +1,4 @@
-"""Service account tokens: the seam, and the API server's, bound to a pod and renewed in time.
+"""Service account tokens of the API server, bound to a pod and renewed in time.
 
 There is no task: a pod's volumes ask for its tokens whenever they are refreshed. They get the
 same token until it is due for renewal, then a new one.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import random
-from typing import Protocol
 
 import trio
 from lightkube.models.authentication_v1 import (
@@ -23,6 +22,7 @@ from lightkube.models.core_v1 import ServiceAccount
 from kubelet_trio.kube import API_ERRORS, KubeApi, KubeUnavailableError
 from kubelet_trio.model import PodUid, WallClock, get_logger
 from kubelet_trio.objects.errors import ObjectError
+from kubelet_trio.objects.issued import TokenRequester
 from kubelet_trio.objects.memory import NO_MEMORY, ClusterMemory, KnownToken, TokenRequest
 
 log = get_logger()
@@ -33,38 +33,6 @@ _LEFT = 0.2
 _LONGEST = 24 * 3600.0
 _JITTER = 10.0
 _CUT_OFF_LIMIT = 2.0  # seconds for a server that has not answered since the start
-
-
-class TokenRequester(Protocol):
-    """Returns tokens: the same one until it is due for renewal (80 % of its lifetime)."""
-
-    async def token(self, request: TokenRequest) -> str:
-        """Return a valid token. Raises `ObjectError`."""
-        ...
-
-    async def issue(self, request: TokenRequest) -> KnownToken:
-        """Return a valid token with its times. Raises `ObjectError`."""
-        ...
-
-    def forget(self, uid: PodUid) -> None:
-        """Drop the tokens of a pod that is gone."""
-        ...
-
-
-class NoTokens:
-    """The `TokenRequester` of a node without an API server: it has no tokens."""
-
-    async def token(self, request: TokenRequest) -> str:
-        return (await self.issue(request)).text
-
-    async def issue(self, request: TokenRequest) -> KnownToken:
-        raise ObjectError(
-            "service account tokens need an API server: "
-            f'there is no token for service account "{request.service_account}"'
-        )
-
-    def forget(self, uid: PodUid) -> None:
-        """Do nothing: no token was kept."""
 
 
 class ClusterTokens:

@@ -23,7 +23,9 @@ _MAX_LINES = 100_000  # read of a table, and descriptors looked at: bounds the w
 
 async def open_tcp(host: str, port: int) -> list[trio.SocketListener]:
     """Listen on a TCP address; port 0 picks a free one. Raises OSError, if it is in use too."""
-    return list(await trio.open_tcp_listeners(port, host=host))
+    # As bytes: the codec for names in Unicode has 200 KB of tables.
+    name = host.encode() if host.isascii() else host
+    return list(await trio.open_tcp_listeners(port, host=name))
 
 
 @contextlib.contextmanager

@@ -35,8 +35,6 @@ from kubelet_trio.shutdown.plan import ShutdownGroup, ShutdownPeriod, shutdown_g
 
 log = get_logger()
 
-NOT_READY = "node is shutting down"
-REJECTED = ("NodeShutdown", "Pod was rejected as the node is shutting down.")
 _RECONNECT = 1.0  # seconds until the next attempt to reach logind: dbusReconnectPeriod
 _RELOAD = 5.0  # seconds for logind to reload its configuration
 _REPORT = 5.0  # seconds for the last statuses to be sent

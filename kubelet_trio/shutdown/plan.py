@@ -13,6 +13,9 @@ from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.model import SYSTEM_CRITICAL_PRIORITY, PodUid, spec
 
+NOT_READY = "node is shutting down"
+REJECTED = ("NodeShutdown", "Pod was rejected as the node is shutting down.")
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class ShutdownPeriod:

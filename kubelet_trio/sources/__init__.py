@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from kubelet_trio._deferred import names_on_demand
 from kubelet_trio.sources.errors import FieldError, ManifestError, error_line
 from kubelet_trio.sources.files import FileSource, is_ignored
-from kubelet_trio.sources.http import HttpSource
 from kubelet_trio.sources.manifest import (
     MAX_MANIFEST_SIZE,
     IsKnown,
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     )
     from kubelet_trio.sources.apiserver import ApiSource
     from kubelet_trio.sources.edit import Edit, edited
+    from kubelet_trio.sources.http import HttpSource
     from kubelet_trio.sources.slice_files import SliceFiles
 
 ADOPTED_FILE = "adopted.json"  # below the root directory: see `adoption.store`
@@ -51,6 +51,7 @@ _DEFERRED = {
     "ApiSource": "apiserver",
     "SliceFiles": "slice_files",
     "Edit": "edit",
+    "HttpSource": "http",
     "edited": "edit",
 }
 

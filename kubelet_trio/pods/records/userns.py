@@ -10,7 +10,6 @@ and either agent can take the node over. The blocks are those that `getsubids` g
 from __future__ import annotations
 
 import pwd
-import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -97,6 +96,8 @@ def host_range(per_pod: int) -> IdRange:
         pwd.getpwnam(_USER)
     except KeyError:
         return everything
+    import shutil  # deferred: it brings the compressors
+
     tool = shutil.which("getsubids")
     if tool is None:
         return everything

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.containers import ContainerConfigError, service_variables
 from kubelet_trio.model import is_static, pod_key, spec
-from kubelet_trio.objects import ClusterServices
+
+if TYPE_CHECKING:
+    from kubelet_trio.objects import ClusterServices
 
 _FIRST_LIST = 5.0  # seconds that a container's start waits for the first list of services
 

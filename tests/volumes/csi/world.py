@@ -30,8 +30,14 @@ from trio.testing import memory_stream_pair
 from kubelet_trio.grpc import Channel
 from kubelet_trio.model import Meter, ObjectRef, Offload, PodUid, inline_offload
 from kubelet_trio.model.events import EventType
-from kubelet_trio.objects import ApiObject, NoTokens, ObjectKey, ObjectNotFoundError, object_key
-from kubelet_trio.objects.tokens import TokenRequester
+from kubelet_trio.objects import (
+    ApiObject,
+    NoTokens,
+    ObjectKey,
+    ObjectNotFoundError,
+    TokenRequester,
+    object_key,
+)
 from kubelet_trio.testing.csi import CsiRules, FakeCsiDriver, FakeStorage
 from kubelet_trio.testing.devices import FakeBlockDevices
 from kubelet_trio.testing.mounts import FakeMounter
