@@ -31,10 +31,17 @@ async def send_or_ping(
     If the queue is closed, the item is dropped. Raises what `ping` raises:
     `trio.BrokenResourceError` for a peer that has disconnected.
     """
-    with suppress(trio.WouldBlock):
-        with suppress(*PEER_GONE):
-            queue.send_nowait(item)  # the fast path: no task switch
+    try:
+        queue.send_nowait(item)  # the fast path: no task switch
+    except PEER_GONE:
         return
+    except trio.WouldBlock:
+        await _send_and_ping(queue, item, ping)
+
+
+async def _send_and_ping(
+    queue: trio.MemorySendChannel[T], item: T, ping: Callable[[], Awaitable[None]]
+) -> None:
     while True:
         with trio.move_on_after(_PING_PERIOD):
             with suppress(*PEER_GONE):

@@ -29,6 +29,7 @@ _MOST_HEADERS = 64 * 1024  # bytes of its inflated headers
 _MOST_NAMES = 128  # headers in a frame; clients send four
 _MOST_DATA = (1 << 24) - 1
 _LAST_ID = (1 << 31) - 1
+_SMALL = 4096  # bytes that are rather copied than kept in what was read with them
 _HEAD = struct.Struct(">HHI")
 _WORD = struct.Struct(">I")
 _TWO_WORDS = struct.Struct(">II")
@@ -66,6 +67,7 @@ def _dictionary() -> bytes:
 DICTIONARY = _dictionary()
 
 Headers = Mapping[str, str]
+Content = bytes | memoryview
 
 
 class SpdyError(Exception):
@@ -105,7 +107,7 @@ class DataReceived:
     """Some bytes of a stream, possibly a part of a frame."""
 
     stream_id: int
-    content: bytes
+    content: Content
     is_last: bool = False
 
 
@@ -141,7 +143,7 @@ class SpdyWire:
         self._is_client = is_client
         self._next_id = 1 if is_client else 2
         self._last_seen = 0  # id of the peer's newest stream
-        self._received = bytearray()
+        self._rest = b""  # of a frame's head or a control frame that is incomplete
         self._left = 0  # bytes missing of the current data frame
         self._data_of = 0  # its stream
         self._data_ends = False  # whether it half-closes the stream
@@ -153,52 +155,48 @@ class SpdyWire:
     def receive(self, data: bytes) -> Iterator[Event | None]:
         """Yield the events in received data. Raises `SpdyError`.
 
-        A frame without an event yields None, so that the caller can count frames.
+        A frame without an event yields None, so that the caller can count frames. The contents
+        of frames with data are not copied, unless they are small.
         """
-        self._received += data
-        at = 0
-        try:
-            while (found := self._next(at)) is not None:
-                at, event = found
-                yield event
-        finally:
-            del self._received[:at]
+        if self._rest:
+            data, self._rest = self._rest + data, b""
+        view, at = memoryview(data), 0
+        while (found := self._next(view, at)) is not None:
+            at, event = found
+            yield event
+        self._rest = bytes(view[at:])
 
-    def _next(self, at: int) -> tuple[int, Event | None] | None:
+    def _next(self, received: memoryview, at: int) -> tuple[int, Event | None] | None:
         """Return the end of the next frame and its event; None if it is incomplete."""
-        have = len(self._received) - at
         if self._left:
-            if not have:
-                return None
-            return self._data_piece(at, min(have, self._left))
+            return self._next_data(received, at)
+        have = len(received) - at
         if have < _HEAD.size:
             return None
-        first, second, word = _HEAD.unpack_from(self._received, at)
+        first, second, word = _HEAD.unpack_from(received, at)
         flags, length = word >> 24, word & _MOST_DATA
         at += _HEAD.size
         if not first & _CONTROL:
             self._data_of = first << 16 | second
             self._left, self._data_ends = length, bool(flags & _FIN)
-            if not length:
-                return at, self._data_event(b"")
-            return at, None
+            return self._next_data(received, at) or (at, None)
         if first & ~_CONTROL != _VERSION:
             raise SpdyError(f"version {first & ~_CONTROL} of the protocol, not {_VERSION}")
         if length > _MOST_CONTROL:
             raise SpdyError(f"a control frame of {length} bytes")
         if have < _HEAD.size + length:
             return None
-        content = bytes(self._received[at : at + length])
+        content = bytes(received[at : at + length])
         return at + length, self._control(second, flags, content)
 
-    def _data_piece(self, at: int, size: int) -> tuple[int, Event | None]:
+    def _next_data(self, received: memoryview, at: int) -> tuple[int, Event | None] | None:
+        size = min(len(received) - at, self._left)
+        if not size and self._left:
+            return None
         self._left -= size
-        # Released at once: `receive` shrinks the bytearray, which an exported buffer would forbid.
-        with memoryview(self._received) as view:
-            content = bytes(view[at : at + size])
-        return at + size, self._data_event(content)
+        return at + size, self._data_event(_content(received[at : at + size]))
 
-    def _data_event(self, content: bytes) -> Event | None:
+    def _data_event(self, content: Content) -> Event | None:
         is_last = self._data_ends and not self._left
         if not content and not is_last:
             return None
@@ -277,12 +275,13 @@ class SpdyWire:
         return self._deflater.compress(plain) + self._deflater.flush(zlib.Z_SYNC_FLUSH)
 
 
-def data(stream_id: int, content: bytes | memoryview, *, is_last: bool = False) -> bytes:
+def data(stream_id: int, *contents: Content, is_last: bool = False) -> bytes:
     """Return a data frame. Raises ValueError for 16 MiB or more."""
-    if len(content) > _MOST_DATA:
-        raise ValueError(f"{len(content)} bytes in one frame")
+    size = sum(map(len, contents))
+    if size > _MOST_DATA:
+        raise ValueError(f"{size} bytes in one frame")
     flags = _FIN if is_last else 0
-    return _TWO_WORDS.pack(stream_id, flags << 24 | len(content)) + content
+    return b"".join((_TWO_WORDS.pack(stream_id, flags << 24 | size), *contents))
 
 
 def reset(stream_id: int, status: ResetStatus) -> bytes:
@@ -302,6 +301,11 @@ def go_away(last_id: int = 0) -> bytes:
 
 def _control(kind: int, content: bytes) -> bytes:
     return _HEAD.pack(_CONTROL | _VERSION, kind, len(content)) + content
+
+
+def _content(view: memoryview) -> Content:
+    # A small part of a read must not keep all of it in memory.
+    return bytes(view) if len(view) < _SMALL else view
 
 
 def _id(content: bytes) -> int:

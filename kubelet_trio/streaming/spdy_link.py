@@ -8,7 +8,7 @@ Go. Reset streams that are not wanted.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Sequence
 from contextlib import suppress
 
 import trio
@@ -23,7 +23,7 @@ _BUFFERED = 16  # pieces of one stream that wait for its reader
 _MOST_STREAMS = 512  # concurrent streams; a forwarded connection has two
 _MOST_RESETS = 1000  # in `_RESET_WINDOW`
 _RESET_WINDOW = 10.0  # s
-_TURN = 32  # frames after which other tasks run: one read may contain 30,000
+_TURN = 64  # frames after which other tasks run: one read may contain 30,000
 
 
 class SpdyStream(HalfCloseableStream):
@@ -32,36 +32,49 @@ class SpdyStream(HalfCloseableStream):
     def __init__(self, link: SpdyLink, stream_id: int, headers: spdy.Headers) -> None:
         self.stream_id, self.headers = stream_id, headers
         self._link = link
-        self._in, self._out = trio.open_memory_channel[bytes](_BUFFERED)
+        self._in, self._out = trio.open_memory_channel[spdy.Content](_BUFFERED)
         self.replied = trio.Event()
         self.was_reset = False
         self._has_ended = False  # whether we have closed our direction
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         """Return the next data, of any size; b"" at the end. Raises BrokenResourceError."""
+        return bytes(await self._receive())
+
+    async def _receive(self) -> spdy.Content:
         try:
-            content = await self._out.receive()
+            return await self._out.receive()
         except trio.EndOfChannel:
             if self.was_reset:
                 raise trio.BrokenResourceError("the stream was reset") from None
             return b""
-        return content
 
-    def receive_waiting(self, most: int) -> Iterator[bytes]:
-        """Yield the data that has arrived, until it is `most` bytes or more."""
+    async def receive_parts(self, most: int) -> list[spdy.Content]:
+        """Return all data that has arrived, up to about `most` bytes; wait for some.
+
+        Nothing at the end. Raises BrokenResourceError.
+        """
+        if not (content := await self._receive()):
+            return []
+        found, size = [content], len(content)
         with suppress(trio.WouldBlock, trio.EndOfChannel):
-            while most > 0:
+            while size < most:
                 content = self._out.receive_nowait()
-                most -= len(content)
-                yield content
+                found.append(content)
+                size += len(content)
+        return found
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         with memoryview(data) as view:
             for start in range(0, len(view), _FRAME):
-                if self._has_ended or self.was_reset:
-                    raise trio.BrokenResourceError("the stream is over")
                 with view[start : start + _FRAME] as piece:
-                    await self._link.send(spdy.data(self.stream_id, piece))
+                    await self.send_parts([piece])
+
+    async def send_parts(self, parts: Sequence[spdy.Content]) -> None:
+        """Send data in one frame. Raises BrokenResourceError, and ValueError for 16 MiB or more."""
+        if self._has_ended or self.was_reset:
+            raise trio.BrokenResourceError("the stream is over")
+        await self._link.send(spdy.data(self.stream_id, *parts))
 
     async def wait_send_all_might_not_block(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -92,7 +105,7 @@ class SpdyStream(HalfCloseableStream):
     def input_ended(self) -> bool:
         return self._in.statistics().open_send_channels == 0
 
-    async def put(self, content: bytes) -> None:
+    async def put(self, content: spdy.Content) -> None:
         """Pass data to the stream's reader; ping while it does not take it.
 
         Raises BrokenResourceError if the peer has disconnected.

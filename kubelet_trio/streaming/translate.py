@@ -8,7 +8,10 @@ Source: StreamTranslatorHandler in k8s.io/apiserver/pkg/util/proxy.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
+from itertools import groupby
+from operator import itemgetter
 
 import trio
 
@@ -16,9 +19,9 @@ from kubelet_trio.cri import StreamOptions
 from kubelet_trio.streaming import channels
 from kubelet_trio.streaming.backpressure import PEER_GONE
 from kubelet_trio.streaming.spdy_link import SpdyLink, SpdyStream
-from kubelet_trio.streaming.websocket import WebSocket
+from kubelet_trio.streaming.websocket import Part, WebSocket
 
-_MESSAGE = 64 * 1024  # bytes of output in one message, if so much has arrived
+_MESSAGE = 256 * 1024 - 16  # bytes in one message, if so much has arrived: what TLS takes at once
 _HANG_UP_LIMIT = 2.0  # s for the runtime to take what hangs up
 _HANG_UP_PAUSE = 0.2  # s for a shell to take its terminal back
 _CREATION_LIMIT = 30.0  # s for the runtime to accept all streams
@@ -83,23 +86,26 @@ def _wanted(options: StreamOptions) -> list[int]:
 async def _listen(
     socket: WebSocket, streams: dict[int, SpdyStream], scope: trio.CancelScope
 ) -> None:
-    async def take(message: bytes) -> None:
-        channel, content = (message[0], message[1:]) if message else (None, b"")
+    async def take(parts: list[Part]) -> None:
         with suppress(*PEER_GONE):  # the command has ended; its outcome follows
-            if channel == channels.CLOSE and content[:1] == bytes([channels.STDIN]):
-                if channels.STDIN in streams:
-                    await streams[channels.STDIN].send_eof()
-            elif channel in (channels.STDIN, channels.RESIZE) and channel in streams and content:
-                await streams[channel].send_all(content)
+            for channel, contents in _by_channel(parts):
+                if channel == channels.CLOSE:
+                    if contents[0][0] == channels.STDIN and channels.STDIN in streams:
+                        await streams[channels.STDIN].send_eof()
+                elif channel in (channels.STDIN, channels.RESIZE) and channel in streams:
+                    await streams[channel].send_parts(contents)
 
-    await socket.deliver(take)
+    await socket.deliver_parts(take)
     scope.cancel()
 
 
+def _by_channel(parts: list[Part]) -> Iterator[tuple[int, list[memoryview]]]:
+    """Yield what follows each other on one channel together: a frame has a cost at both ends."""
+    for channel, found in groupby(parts, itemgetter(0)):
+        yield channel, [content for _, content in found]
+
+
 async def _pass_on(stream: SpdyStream, socket: WebSocket, channel: int) -> None:
-    head = bytes([channel])
     with suppress(*PEER_GONE):
-        while content := await stream.receive_some():
-            # All that has arrived in one message: a frame has a cost at both ends.
-            more = stream.receive_waiting(_MESSAGE - len(content))
-            await socket.send(b"".join((head, content, *more)))
+        while parts := await stream.receive_parts(_MESSAGE):
+            await socket.send_parts(channel, parts)

@@ -1,4 +1,4 @@
-"""The server's side of a WebSocket: handshake, messages, closing. wsproto handles the frames.
+"""The server's side of a WebSocket: handshake, messages, closing.
 
 A message begins with its channel: one byte or, in protocols with base64, one digit.
 """
@@ -7,23 +7,28 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Awaitable, Callable, Mapping
+import hashlib
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from typing import TypeVar
 
 import trio
 from trio.abc import HalfCloseableStream, SendStream
-from wsproto.connection import Connection, ConnectionType
-from wsproto.events import BytesMessage, CloseConnection, Event, Ping, TextMessage
-from wsproto.utilities import LocalProtocolError, RemoteProtocolError, generate_accept_token
 
+from kubelet_trio.streaming import frames
 from kubelet_trio.streaming.backpressure import PEER_GONE, send_or_ping, send_ping
 
 Headers = tuple[tuple[str, str], ...]
+Part = tuple[int, memoryview]  # a channel, and some bytes of a message on it
+
+T = TypeVar("T")
 
 _PIECE = 256 * 1024  # bytes of one read
 _MOST_MESSAGE = 4 << 20  # bytes; kubectl sends 32 KiB
-_TURN = 16  # frames after which other tasks run: one read may contain 40,000
+_TURN = 48  # frames after which other tasks run: one read may contain 40,000
 _LEAVE_LIMIT = 5.0  # s for the client to answer our Close
+_NORMAL = (1000).to_bytes(2, "big")  # the code of a Close (RFC 6455, section 7.4.1)
+_ACCEPT = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # section 1.3
 
 
 def offered_protocols(headers: Mapping[str, str]) -> tuple[str, ...]:
@@ -41,11 +46,16 @@ def handshake(headers: Mapping[str, str], protocol: str) -> Headers:
     answer = [
         ("Upgrade", "websocket"),
         ("Connection", "Upgrade"),
-        ("Sec-WebSocket-Accept", generate_accept_token(key.encode("latin-1")).decode()),
+        ("Sec-WebSocket-Accept", _accepted(key)),
     ]
     if protocol:
         answer.append(("Sec-WebSocket-Protocol", protocol))
     return tuple(answer)
+
+
+def _accepted(key: str) -> str:
+    digest = hashlib.sha1(key.encode("latin-1") + _ACCEPT, usedforsecurity=False)
+    return base64.b64encode(digest.digest()).decode()
 
 
 class WebSocket:
@@ -70,119 +80,182 @@ class WebSocket:
         self._connection = connection
         self._beneath = beneath or connection
         self._early = early
-        self._wire = Connection(ConnectionType.SERVER)
+        self._reader = frames.FrameReader()
+        self._found: Iterator[frames.Piece | frames.Control] = iter(())  # in what was read last
+        self._put_off: frames.Piece | frames.Control | None = None  # comes before `_found`
         self._is_text = is_text
         self._sending = trio.Lock()
+        self._has_closed = False  # we have sent Close
         self._is_over = False  # the client has sent Close or disconnected
         self._frames = 0  # received since other tasks have run
-        self._parts = bytearray()
+        self._message = bytearray()
+        self._channel = -1  # of the message that `receive_parts` is in
 
     async def receive(self) -> bytes | None:
         """Return the next message, with its channel in the first byte; None at the end."""
-        while not self._is_over:
-            if (event := next(self._wire.events(), None)) is None:
-                await self._read()
-                continue
-            self._frames += 1
-            if self._frames > _TURN:
-                self._frames = 0
-                await trio.lowlevel.checkpoint()
-            try:
-                message = await self._take(event)
-            except (*PEER_GONE, RemoteProtocolError):
-                self._is_over = True
-            else:
-                if message is not None:
-                    return message
+        while (piece := await self._next()) is not None:
+            self._message += piece.content
+            # Checked at each frame: a message may have any number of them.
+            if len(self._message) > _MOST_MESSAGE:
+                break
+            if piece.is_last:
+                message = bytes(self._message)
+                self._message.clear()
+                with suppress(frames.FrameError):
+                    return self._decoded(message)
+                break
+        self._is_over = True
         return None
+
+    async def receive_parts(self) -> list[Part] | None:
+        """Return what has arrived of messages on channels, in order; None at the end.
+
+        Messages that have not arrived whole are not waited for, and empty ones left out. Only for
+        protocols without base64, and not together with `receive`.
+        """
+        while (piece := await self._next()) is not None:
+            found: list[Part] = []
+            while piece is not None:
+                content = memoryview(piece.content)
+                if piece.is_first:
+                    self._channel = -1
+                if self._channel < 0 and content:
+                    self._channel, content = content[0], content[1:]
+                if content:
+                    found.append((self._channel, content))
+                # A control frame, or a turn of small ones, ends what is returned in one go.
+                piece = self._next_at_once() if self._frames < _TURN else None
+            if found:
+                return found
+        return None
+
+    async def _next(self) -> frames.Piece | None:
+        """Return the next piece of a message; answer Ping and Close. None at the end."""
+        while not self._is_over:
+            try:
+                event, self._put_off = self._put_off or next(self._found, None), None
+                if event is None:
+                    await self._read()
+                    continue
+                self._frames += 1
+                if self._frames > _TURN:
+                    self._frames = 0
+                    await trio.lowlevel.checkpoint()
+                if isinstance(event, frames.Piece):
+                    return event
+                await self._answer(event)
+            except (*PEER_GONE, frames.FrameError):
+                self._is_over = True
+        return None
+
+    def _next_at_once(self) -> frames.Piece | None:
+        """Return the next piece if it has been read, and nothing but pieces is before it."""
+        try:
+            event = next(self._found, None)
+        except frames.FrameError:
+            self._is_over = True
+            return None
+        if isinstance(event, frames.Control):
+            self._put_off = event
+            return None
+        self._frames += event is not None
+        return event
 
     async def _read(self) -> None:
         # First what was read together with the HTTP request.
         data, self._early = self._early, b""
-        try:
-            data = data or bytes(await self._connection.receive_some(_PIECE))
-        except PEER_GONE:
-            self._is_over = True
-        else:
-            # wsproto takes None for the end of the connection.
-            self._wire.receive_data(data or None)
+        data = data or bytes(await self._connection.receive_some(_PIECE))
+        if not data:
+            raise trio.BrokenResourceError("the client has disconnected without Close")
+        self._found = self._reader.receive(data)
 
     async def deliver(self, take: Callable[[bytes], Awaitable[None]]) -> None:
         """Call `take` with each message until the client disconnects, which cancels `take`.
 
         Raises what `take` raises, in a group.
         """
-        # Unbuffered: while `take` is busy, the connection is not read.
-        queue, messages = trio.open_memory_channel[bytes](0)
+        await self._deliver(self.receive, take)
+
+    async def deliver_parts(self, take: Callable[[list[Part]], Awaitable[None]]) -> None:
+        """Like `deliver`, with what `receive_parts` returns."""
+        # One in advance: then one is read while another is taken, mostly without waiting.
+        await self._deliver(self.receive_parts, take, ahead=1)
+
+    async def _deliver(
+        self,
+        receive: Callable[[], Awaitable[T | None]],
+        take: Callable[[T], Awaitable[None]],
+        *,
+        ahead: int = 0,
+    ) -> None:
+        # While `take` is busy, the connection is not read any further than that.
+        queue, messages = trio.open_memory_channel[T](ahead)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_take_each, messages, take)
             with suppress(*PEER_GONE):
-                while (message := await self.receive()) is not None:
+                while (message := await receive()) is not None:
                     await send_or_ping(queue, message, self._ping)
             nursery.cancel_scope.cancel()
 
     async def _ping(self) -> None:
-        try:
-            frame = self._wire.send(Ping())
-        except LocalProtocolError as exc:
-            raise trio.BrokenResourceError("the connection is being closed") from exc
-        await send_ping(self._beneath, self._sending, frame)
+        if self._has_closed:
+            raise trio.BrokenResourceError("the connection is being closed")
+        await send_ping(self._beneath, self._sending, frames.head(frames.PING, 0))
 
-    async def _take(self, event: Event) -> bytes | None:
-        """Return the message that an event completes, if any; answer Ping and Close."""
-        if isinstance(event, BytesMessage | TextMessage):
-            content = event.data
-            self._parts += content.encode() if isinstance(content, str) else content
-            # Checked at each frame: a message may have any number of them.
-            if len(self._parts) > _MOST_MESSAGE:
-                raise RemoteProtocolError("a message is too long")
-            if event.message_finished:
-                message = bytes(self._parts)
-                self._parts.clear()
-                return self._decoded(message)
-        elif isinstance(event, Ping):
-            await self._send_raw(self._wire.send(event.response()))
-        elif isinstance(event, CloseConnection):
+    async def _answer(self, event: frames.Control) -> None:
+        if event.opcode == frames.CLOSE:
             self._is_over = True
-            with suppress(LocalProtocolError):  # it is the answer to our own Close
-                await self._send_raw(self._wire.send(event.response()))
-        return None
+        if self._has_closed or event.opcode == frames.PONG:
+            return  # a Close is the answer to our own
+        opcode = frames.PONG
+        if event.opcode == frames.CLOSE:
+            opcode, self._has_closed = frames.CLOSE, True
+        await self._send_raw((frames.head(opcode, len(event.content)), event.content))
 
     def _decoded(self, message: bytes) -> bytes:
         if not self._is_text or not message:
             return message
         if not message[:1].isdigit():
-            raise RemoteProtocolError("the channel is no digit")
+            raise frames.FrameError("the channel is no digit")
         try:
             return bytes([message[0] - ord("0")]) + base64.b64decode(message[1:], validate=True)
         except binascii.Error as exc:
-            raise RemoteProtocolError("a message that is not base64") from exc
+            raise frames.FrameError("a message that is not base64") from exc
 
     async def send(self, message: bytes) -> None:
         """Send a message. Raises BrokenResourceError."""
-        event: BytesMessage | TextMessage = BytesMessage(message)
+        opcode = frames.BINARY
         if self._is_text and message:
-            event = TextMessage(f"{message[0]}{base64.b64encode(message[1:]).decode()}")
-        try:
-            data = self._wire.send(event)
-        except LocalProtocolError as exc:
-            raise trio.BrokenResourceError("the WebSocket is closed") from exc
-        await self._send_raw(data)
+            opcode = frames.TEXT
+            message = b"%d%b" % (message[0], base64.b64encode(message[1:]))
+        await self._send_message(opcode, (message,))
 
-    async def _send_raw(self, data: bytes) -> None:
+    async def send_parts(self, channel: int, parts: Iterable[bytes | memoryview]) -> None:
+        """Send a message of these parts. Raises BrokenResourceError. Not in base64."""
+        await self._send_message(frames.BINARY, (bytes([channel]), *parts))
+
+    async def _send_message(self, opcode: int, parts: tuple[bytes | memoryview, ...]) -> None:
+        if self._has_closed:
+            raise trio.BrokenResourceError("the WebSocket is closed")
+        await self._send_raw((frames.head(opcode, sum(map(len, parts))), *parts))
+
+    async def _send_raw(self, parts: Iterable[bytes | memoryview]) -> None:
+        data = b"".join(parts)
         async with self._sending:
             await self._connection.send_all(data)
 
     async def close(self) -> None:
         """Send Close, and wait a little for the client's, so that it reads all our messages."""
-        with trio.move_on_after(_LEAVE_LIMIT), suppress(*PEER_GONE, LocalProtocolError):
-            await self._send_raw(self._wire.send(CloseConnection(1000)))
+        with trio.move_on_after(_LEAVE_LIMIT), suppress(*PEER_GONE):
+            if not self._has_closed:
+                self._has_closed = True
+                await self._send_raw((frames.head(frames.CLOSE, len(_NORMAL)), _NORMAL))
             while await self.receive() is not None:
                 pass
 
 
 async def _take_each(
-    messages: trio.MemoryReceiveChannel[bytes], take: Callable[[bytes], Awaitable[None]]
+    messages: trio.MemoryReceiveChannel[T], take: Callable[[T], Awaitable[None]]
 ) -> None:
     async for message in messages:
         await take(message)

@@ -115,6 +115,17 @@ class CriClient:
             raise RuntimeError(f"{command} exited {reply.exit_code}: {reply.stderr!r}")
         return reply.stdout.decode()
 
+    def exec_url(self, container: str, command: Sequence[str], streams: Sequence[str]) -> str:
+        """Return where the runtime serves a command with these of stdin, stdout and stderr."""
+        asked = v1.ExecRequest(
+            container_id=container,
+            cmd=list(command),
+            stdin="stdin" in streams,
+            stdout="stdout" in streams,
+            stderr="stderr" in streams,
+        )
+        return self._call("Exec", asked, v1.ExecResponse).url
+
     def run_sandbox(self, config: v1.PodSandboxConfig) -> str:
         asked = v1.RunPodSandboxRequest(config=config)
         return self._call("RunPodSandbox", asked, v1.RunPodSandboxResponse).pod_sandbox_id

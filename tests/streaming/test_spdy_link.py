@@ -22,10 +22,9 @@ async def test_what_waits_is_handed_out_at_once_in_its_order_and_within_a_bound(
         await stream.put(piece)
     stream.end_input()
     assert await stream.receive_some() == b"one"
-    assert list(stream.receive_waiting(4)) == [b"two", b"three"]
-    assert list(stream.receive_waiting(0)) == []
-    assert list(stream.receive_waiting(100)) == [b"four"]
-    assert list(stream.receive_waiting(100)) == []
+    assert await stream.receive_parts(4) == [b"two", b"three"]
+    assert await stream.receive_parts(100) == [b"four"]
+    assert await stream.receive_parts(100) == []
     assert await stream.receive_some() == b""
 
 
@@ -39,8 +38,8 @@ async def test_a_peer_that_is_faster_than_the_reader_waits_and_nothing_is_lost()
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(fill)
-        while content := await stream.receive_some():
-            found += b"".join((content, *stream.receive_waiting(10)))
+        while parts := await stream.receive_parts(10):
+            found += b"".join(parts)
     assert found == b"".join(pieces)
 
 

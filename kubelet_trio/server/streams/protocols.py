@@ -27,7 +27,13 @@ from kubelet_trio.cri import CommandStreams, LocalStreams, StreamOptions
 from kubelet_trio.model import SandboxId, get_logger
 from kubelet_trio.server.errors import restful_error
 from kubelet_trio.server.http.types import Headers, Request, Response, Upgrade
-from kubelet_trio.server.streams.proxy import ask_backend, is_websocket, open_backend, pump_both
+from kubelet_trio.server.streams.proxy import (
+    Activity,
+    ask_backend,
+    is_websocket,
+    open_backend,
+    pump_both,
+)
 from kubelet_trio.streaming import SpdyLink, Tunnel, WebSocket
 
 log = get_logger()
@@ -244,30 +250,25 @@ def ending_when_idle(stream: HalfCloseableStream, idle: float) -> Iterator[HalfC
     Yields the stream to use in place of `stream`.
     """
     with trio.CancelScope() as scope:
-        observed = _ObservedStream(stream, scope, idle or float("inf"))
-        observed.note_activity()
-        yield observed
+        yield _ObservedStream(stream, Activity(scope, idle))
     if scope.cancelled_caught:
         log.info("stream.idle", seconds=idle)
 
 
 class _ObservedStream(HalfCloseableStream):
-    """Delegates to another stream, and moves a scope's deadline with each byte."""
+    """Delegates to another stream, and notes each byte."""
 
-    def __init__(self, stream: HalfCloseableStream, scope: trio.CancelScope, idle: float) -> None:
-        self._stream, self._scope, self._idle = stream, scope, idle
-
-    def note_activity(self) -> None:
-        self._scope.deadline = trio.current_time() + self._idle
+    def __init__(self, stream: HalfCloseableStream, activity: Activity) -> None:
+        self._stream, self._note_activity = stream, activity.note
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
         data = await self._stream.receive_some(max_bytes)
-        self.note_activity()
+        self._note_activity()
         return data
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         await self._stream.send_all(data)
-        self.note_activity()
+        self._note_activity()
 
     async def wait_send_all_might_not_block(self) -> None:
         await self._stream.wait_send_all_might_not_block()

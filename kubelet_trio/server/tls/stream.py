@@ -16,7 +16,10 @@ from typing import Any
 import trio
 from trio.abc import HalfCloseableStream
 
-_RECEIVE = 256 * 1024  # bytes read from the socket at a time
+_RECEIVE = 256 * 1024  # bytes returned at a time
+# Bytes read from the socket at a time: with the rest of a record of the read before, what they
+# decrypt to is returned at once, and no small rest of it makes a read of its own.
+_FEED = _RECEIVE - 32 * 1024
 _SEND = 256 * 1024  # bytes encrypted at a time: bounds the copy in memory
 _CLOSE_LIMIT = 5.0  # seconds for close_notify to a client that does not read
 
@@ -96,7 +99,7 @@ class TlsStream(HalfCloseableStream):
             return bytes(view[:count]) if count else None
 
     async def _feed(self) -> None:
-        data = await self._transport.receive_some(_RECEIVE)
+        data = await self._transport.receive_some(_FEED)
         if data:
             self._incoming.write(data)
         else:

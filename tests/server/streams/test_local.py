@@ -351,7 +351,7 @@ async def test_a_command_that_takes_no_input_is_idle_all_the_same(
         for _ in range(100):
             await streams["stdin"].send_all(b"x" * 10_000)
         await link.ended.wait()
-        assert trio.current_time() - began == 50  # pings are no traffic
+        assert 50 <= trio.current_time() - began <= 50.5  # pings are no traffic
     assert node.local.left.is_set()
 
 
@@ -424,7 +424,7 @@ async def test_a_stream_without_a_byte_is_ended(autojump_clock: MockClock) -> No
         await open_streams(link, "error", "stdin", "stdout", "stderr")
         began = trio.current_time()
         await link.ended.wait()
-        assert trio.current_time() - began == 50
+        assert 50 <= trio.current_time() - began <= 50.5
     assert node.local.left.is_set()
 
 

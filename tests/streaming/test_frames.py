@@ -1,0 +1,160 @@
+"""What a WebSocket client sends, in whatever pieces it arrives, against wsproto's client."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import pytest
+import trio
+from hypothesis import example, given
+from hypothesis import strategies as st
+from trio.testing import memory_stream_pair
+from wsproto.connection import Connection, ConnectionType
+from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
+
+from kubelet_trio.streaming import WebSocket, frames, masking
+from kubelet_trio.streaming.frames import Control, FrameError, FrameReader, Piece
+from kubelet_trio.streaming.websocket import Part
+
+MASK = b"\x01\x80\xff\x3c"
+Sent = BytesMessage | TextMessage | Ping
+
+
+def cut(data: bytes, places: Sequence[int]) -> list[bytes]:
+    """Cut data at places, which are taken modulo its length."""
+    ends = sorted({place % (len(data) + 1) for place in places} | {0, len(data)})
+    return [data[a:b] for a, b in itertools.pairwise(ends)]
+
+
+def read(pieces: Sequence[bytes]) -> list[Control | bytes]:
+    """Return the messages and control frames, in order."""
+    reader, found, message = FrameReader(), list[Control | bytes](), b""
+    for piece in pieces:
+        for event in reader.receive(piece):
+            if isinstance(event, Control):
+                found.append(event)
+                continue
+            assert event.is_first == (not message) or not event.content
+            message += event.content
+            if event.is_last:
+                found.append(message)
+                message = b""
+    assert not message
+    return found
+
+
+_FRAMES = st.one_of(
+    st.builds(BytesMessage, st.binary(max_size=200), message_finished=st.just(True)),
+    st.builds(BytesMessage, st.binary(min_size=60_000, max_size=70_000)),
+    st.builds(TextMessage, st.text(max_size=40)),
+    st.builds(Ping, st.binary(max_size=125)),
+)
+
+
+@given(st.lists(_FRAMES, max_size=5), st.lists(st.integers(0, 1 << 18), max_size=6))
+@example([BytesMessage(b"x" * 125), BytesMessage(b"y" * 126), BytesMessage(b"z" * (1 << 16))], [1])
+def test_all_that_a_client_sends_arrives_however_it_is_cut(
+    sent: list[Sent], places: list[int]
+) -> None:
+    client = Connection(ConnectionType.CLIENT)
+    data = b"".join(client.send(event) for event in sent)
+    data += client.send(CloseConnection(1000, "done"))
+    wanted: list[Control | bytes] = []
+    for event in sent:
+        if isinstance(event, Ping):
+            wanted.append(Control(frames.PING, bytes(event.payload)))
+        else:
+            content = event.data
+            wanted.append(content.encode() if isinstance(content, str) else bytes(content))
+    wanted.append(Control(frames.CLOSE, b"\x03\xe8done"))
+    assert read(cut(data, places)) == wanted
+
+
+@given(st.binary(max_size=300), st.binary(min_size=4, max_size=4), st.integers(0, 20))
+def test_a_mask_is_the_same_by_openssl_and_by_python(data: bytes, mask: bytes, start: int) -> None:
+    start = min(start, len(data))
+    masked = masking.unmask_in_python(data[start:], mask)
+    assert masked == bytes(byte ^ mask[n % 4] for n, byte in enumerate(data[start:]))
+    assert masking.Unmasked(data).apply(start, len(data), mask) == masked
+
+
+def test_this_python_has_the_fast_mask() -> None:
+    # Not everywhere, but where the tests run: else they do not try it.
+    assert masking.openssl() is not None
+
+
+def test_masks_without_openssl(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(masking, "openssl", lambda: None)
+    content = bytes(range(256)) * 3
+    masked = masking.unmask_in_python(content, MASK)
+    assert read([_frame(0x82, masked)]) == [content]
+
+
+def _frame(first: int, masked: bytes, second: int | None = None) -> bytes:
+    size = len(masked)
+    if second is not None:
+        return bytes([first, second]) + MASK + masked
+    if size < 126:
+        return bytes([first, 0x80 | size]) + MASK + masked
+    return bytes([first, 0x80 | 126]) + size.to_bytes(2, "big") + MASK + masked
+
+
+def _masked(content: bytes) -> bytes:
+    return masking.unmask_in_python(content, MASK)
+
+
+@pytest.mark.parametrize(
+    ("what", "data"),
+    [
+        ("reserved bits", _frame(0xC2, b"")),
+        ("an unknown kind", _frame(0x83, b"")),
+        ("an unknown control", _frame(0x8B, b"")),
+        ("no mask", b"\x82\x01x"),
+        ("a fragment of a Ping", _frame(0x09, b"")),
+        ("a Ping of 126 bytes", b"\x89\xfe\x00\x7e" + MASK + bytes(126)),
+        ("continues nothing", _frame(0x80, b"")),
+        ("a message in a message", _frame(0x02, b"") + _frame(0x82, b"")),
+        ("a short length in two bytes", b"\x82\xfe\x00\x05" + MASK + bytes(5)),
+        ("a short length in eight bytes", b"\x82\xff" + (300).to_bytes(8, "big") + MASK),
+        ("a negative length", b"\x82\xff" + (1 << 63).to_bytes(8, "big") + MASK),
+        ("text that is no UTF-8", _frame(0x81, _masked(b"\xff"))),
+        ("text that ends too early", _frame(0x81, _masked(b"\xc3"))),
+        ("a Close of one byte", _frame(0x88, _masked(b"\x03"))),
+        ("a Close with a code that none sends", _frame(0x88, _masked(b"\x03\xee"))),
+        ("a Close whose reason is no UTF-8", _frame(0x88, _masked(b"\x03\xe8\xff"))),
+    ],
+)
+def test_what_is_not_allowed_ends_the_connection(what: str, data: bytes) -> None:
+    with pytest.raises(FrameError):
+        list(FrameReader().receive(data))
+
+
+def test_a_large_frame_is_passed_on_as_it_arrives() -> None:
+    reader = FrameReader()
+    head = b"\x82\xff" + (4 << 20).to_bytes(8, "big") + MASK
+    found = [list(reader.receive(data)) for data in (head, _masked(b"abcde"), b"")]
+    assert found == [[], [Piece(memoryview(b"abcde"), True, False)], []]
+
+
+async def test_the_parts_of_messages_keep_their_channels_and_their_order() -> None:
+    client = Connection(ConnectionType.CLIENT)
+    data = client.send(BytesMessage(b"\x00on", message_finished=False))
+    data += client.send(BytesMessage(b"e")) + client.send(BytesMessage(b"\x04{}"))
+    data += client.send(BytesMessage(b"")) + client.send(BytesMessage(b"\x00"))
+    data += client.send(Ping(b"p")) + client.send(BytesMessage(b"\xff\x00"))
+    ours, theirs = memory_stream_pair()
+    socket, found, pongs = WebSocket(ours, data), list[list[Part]](), b""
+
+    async def hear() -> None:
+        nonlocal pongs
+        pongs = await theirs.receive_some()
+        await theirs.send_eof()
+
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(hear)
+            while (parts := await socket.receive_parts()) is not None:
+                found.append(parts)
+    assert found == [[(0, b"on"), (0, b"e"), (4, b"{}")], [(255, b"\x00")]]
+    assert pongs == b"\x8a\x01p"
