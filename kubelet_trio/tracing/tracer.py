@@ -238,6 +238,11 @@ class _OpenSpan:
         """Return the headers that name this span as the parent."""
         found: dict[str, str] = {}
         _W3C.inject(found, self._as_context())
+        # The sampled flag alone: to the Go SDK of older runtimes a traceparent with the random flag
+        # of W3C's level 2 is malformed (`opts[0] > 2` in propagation/trace_context.go).
+        if "traceparent" in found:
+            is_sampled = self._span.get_span_context().trace_flags.sampled
+            found["traceparent"] = found["traceparent"][:-2] + ("01" if is_sampled else "00")
         return tuple(found.items())
 
     def current(self) -> Span:
