@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -122,7 +123,10 @@ class Agent:
                 if self.parts.setup.cluster is not None:
                     self.parts.setup.cluster.volumes.in_use.settle(is_complete=is_complete)
                 run = partial(self._root.run, task_status=task_status)
-                await _run_and_hurry(run, self.parts.runtime.calls.hurry)
+                tracing = self.seams.tracing
+                # Around the tree: its tasks inherit it, and begin without a span.
+                with tracing.active() if tracing is not None else nullcontext():
+                    await _run_and_hurry(run, self.parts.runtime.calls.hurry)
         finally:
             # After the lock's file is closed: it may lie on this very mount. If another agent has
             # started meanwhile, its open lock keeps the mount busy, and the mount stays for it.

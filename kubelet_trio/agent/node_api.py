@@ -65,7 +65,7 @@ class NodeApi:
         self, port: Port, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
         """Serve authorized clients, once the port and a certificate are available."""
-        from kubelet_trio.server import TlsError, measured
+        from kubelet_trio.server import TlsError, measured, traced
 
         # `listen` calls `load_tls` until it succeeds; the list takes the result.
         tls: list[ServerTls] = []
@@ -81,6 +81,7 @@ class NodeApi:
             secure=tls[0].secure,
             gate=guard.admit,
             observe=measured(self.agent.meter, "readwrite"),
+            within=traced,
         )
 
     async def serve_read_only(

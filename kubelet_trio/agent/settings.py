@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from kubelet_trio.shutdown import Logind
     from kubelet_trio.sources import Takeover
     from kubelet_trio.stats import Host
+    from kubelet_trio.tracing import Tracing
     from kubelet_trio.volumes import BlockDevices
 
 
@@ -173,6 +174,7 @@ class Seams:
     tmpfs_noswap: bool = False
     meter: Meter = field(default_factory=Meter)  # may hold counts from before the agent
     stats_host: Host | None = None  # where the kernel's files are; None: detected
+    tracing: Tracing | None = None  # None: nothing is traced, and no SDK is loaded
 
     def offload_for(self, purpose: Purpose) -> Offload:
         """Return the threads for blocking work of one purpose, apart from those of others."""

@@ -39,6 +39,8 @@ def make_tree(
     return Supervisor(
         "kubelet",
         [
+            # First, so that it ends last and exports the spans of all the others.
+            *((seams.tracing.as_spec(),) if seams.tracing is not None else ()),
             Supervisor("health", health_servers, policy=TOP_POLICY),
             # Before the pods, so that they end after them and deliver the workers' last reports.
             ChildSpec("events", reports.events.run, policy=TOP_POLICY),

@@ -1,8 +1,8 @@
 """Feature gates of the kubelet at Kubernetes 1.36, and which of them this agent implements.
 
 An unknown gate is an error, as upstream. A gate that is on upstream is on here only if a module
-implements it (`EVIDENCE`). All others are off. Gates of `NOT_BUILT` and `EITHER` may be set to
-either value, all others only to their value here.
+implements it (`EVIDENCE`). All others are off. Gates of `EITHER` may be set to either value, all
+others only to their value here.
 
 Source: pkg/features/kube_features.go, and staging/src/k8s.io/component-base/logs/api/v1.
 """
@@ -47,6 +47,7 @@ KubeletPodResourcesGet                  managers.podresources
 KubeletPodResourcesListUseActivePods    managers.podresources
 KubeletSeparateDiskGC                   pressure.signals
 KubeletServiceAccountTokenForCredentialProviders credentials.accounts
+KubeletTracing                          tracing
 LoggingBetaOptions                      cli.logging
 MutableCSINodeAllocatableCount          node.csi_limits
 NodeDeclaredFeatures                    pods.admission.declared_features
@@ -81,11 +82,6 @@ TopologyManagerPolicyOptions            managers.affinity
 UserNamespacesSupport                   pods.records.userns
 """
 
-# On upstream and off here: the reason.
-NOT_BUILT: Mapping[str, str] = {
-    "KubeletTracing": "traces are not exported",
-}
-
 _OFF = """
 ClusterTrustBundleProjection PodCertificateRequest LocalStorageCapacityIsolationFSQuotaMonitoring
 SELinuxMount CPUManagerPolicyAlphaOptions CRIListStreaming CSIVolumeHealth ContainerStopSignals
@@ -106,11 +102,7 @@ EVIDENCE: Mapping[str, str] = {
     line.split()[0]: line.split()[1] for line in _BUILT.strip().splitlines()
 }
 # The value of each gate here.
-GATES: Mapping[str, bool] = (
-    dict.fromkeys(EVIDENCE, True)
-    | dict.fromkeys(NOT_BUILT, False)
-    | dict.fromkeys(_OFF.split(), False)
-)
+GATES: Mapping[str, bool] = dict.fromkeys(EVIDENCE, True) | dict.fromkeys(_OFF.split(), False)
 
 # Stages of gates upstream; of the others, those that are off are in alpha, and those on in beta.
 _STABLE = """
@@ -160,16 +152,14 @@ def gate_stage(name: str) -> str:
         return ""
     if name in _DEPRECATED.split():
         return "DEPRECATED"
-    is_beta = name in EVIDENCE or name in NOT_BUILT or name in _BETA_OFF.split()
+    is_beta = name in EVIDENCE or name in _BETA_OFF.split()
     return "BETA" if is_beta else "ALPHA"
 
 
 def gate_values(gates: Mapping[str, bool]) -> Iterator[tuple[str, str, bool]]:
     """Yield name, stage and value of each gate, given those of the configuration."""
     for name, value in sorted(GATES.items()):
-        # Setting one of NOT_BUILT has no effect.
-        is_on = value if name in NOT_BUILT else gates.get(name, value)
-        yield name, gate_stage(name), is_on
+        yield name, gate_stage(name), gates.get(name, value)
 
 
 def gate_problems(gates: Mapping[str, bool]) -> list[str]:
@@ -178,18 +168,7 @@ def gate_problems(gates: Mapping[str, bool]) -> list[str]:
     for name, value in gates.items():
         if name not in GATES:
             problems.append(f"invalid configuration: unrecognized feature gate: {name}")
-        # To turn on a gate of NOT_BUILT only repeats upstream's default: it gets a note
-        # (`gate_notes`), and pods that use the feature are refused by name.
-        elif value != GATES[name] and name not in EITHER and name not in NOT_BUILT:
+        elif value != GATES[name] and name not in EITHER:
             why = f"it is {'on' if GATES[name] else 'off'} here"
             problems.append(f"not supported yet: feature gate {name}={str(value).lower()} ({why})")
     return problems
-
-
-def gate_notes(gates: Mapping[str, bool]) -> list[str]:
-    """Return a note for each gate that was turned on without effect, with the reason."""
-    return [
-        f"feature gate {name}=true has no effect: {NOT_BUILT[name]}"
-        for name, value in gates.items()
-        if value and name in NOT_BUILT
-    ]

@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from kubelet_trio.config.flags import flag_type
-from kubelet_trio.config.gates import EITHER, EVIDENCE, GATES, NOT_BUILT, WITHOUT_EFFECT
+from kubelet_trio.config.gates import EITHER, EVIDENCE, GATES, WITHOUT_EFFECT
 from kubelet_trio.config.support import default_of
 from kubelet_trio.config.table import FIELDS, FLAGS, Row, Support
 from kubelet_trio.config.types import KubeletConfiguration, encode_hook
@@ -175,12 +175,10 @@ def gate_table() -> str:
     lines = ["| gate | upstream | here | may be changed | by |", "| --- | --- | --- | --- | --- |"]
     for name, value in sorted(GATES.items()):
         may = "yes" if name in EITHER else "no"
-        if name in WITHOUT_EFFECT or name in NOT_BUILT:
+        if name in WITHOUT_EFFECT:
             may = "yes, without effect"
-        upstream = "on" if value or name in NOT_BUILT else "off"
+        upstream = "on" if value else "off"
         behind = f"`{EVIDENCE[name]}`" if name in EVIDENCE else ""
-        if name in NOT_BUILT:
-            behind = f"not built: {NOT_BUILT[name]}"
         lines.append(f"| `{name}` | {upstream} | {'on' if value else 'off'} | {may} | {behind} |")
     return "\n".join(lines)
 

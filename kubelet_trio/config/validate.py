@@ -7,6 +7,7 @@ cmd/kubelet/app/options/options.go; without the rule for `runOnce`, which works 
 from __future__ import annotations
 
 import ipaddress
+import json
 import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
@@ -123,7 +124,7 @@ def validate(config: KubeletConfiguration) -> list[str]:
         *_server(config),
         *manager_problems(config),
     ]
-    return [_PREFIX + text for text in found]
+    return [_PREFIX + text for text in found] + list(_tracing(config))
 
 
 def _numbers(config: KubeletConfiguration) -> Iterator[str]:
@@ -236,6 +237,25 @@ def _logging(config: KubeletConfiguration) -> Iterator[str]:
             if options.split_stream:
                 path = f"logging.options.{form}.splitStream"
                 yield f"{_name(path)} needs the feature gate LoggingAlphaOptions"
+
+
+def _tracing(config: KubeletConfiguration) -> Iterator[str]:
+    """Source: ValidateTracingConfiguration in k8s.io/component-base/tracing/api/v1."""
+    if config.tracing is None:
+        return
+    rate, endpoint = config.tracing.sampling_rate_per_million, config.tracing.endpoint
+    path = "tracing.samplingRatePerMillion: Invalid value"
+    if rate < 0:
+        yield f"{path}: {rate}: sampling rate must be positive"
+    if rate > 1_000_000:
+        text = "sampling rate per million must be less than or equal to one million"
+        yield f"{path}: {rate}: {text}"
+    from kubelet_trio.tracing import EndpointError, check_endpoint  # loaded when it is configured
+
+    try:
+        check_endpoint(endpoint)
+    except EndpointError as exc:
+        yield f"tracing.endpoint: Invalid value: {json.dumps(exc.value)}: {exc.problem}"
 
 
 def _durations(config: KubeletConfiguration) -> Iterator[str]:

@@ -20,12 +20,53 @@ from kubelet_trio.cri.errors import RuntimeCallError
 from kubelet_trio.cri.generated.runtime import v1
 from kubelet_trio.cri.protocol import ExecResult, Listing, LocalStreams, Runtime
 from kubelet_trio.model import CALLS, ContainerId, Meter, PodUid, SandboxId
+from kubelet_trio.tracing import Attributes, SpanKind, span
 
 # An internal counter: pod start latency excludes the time of pulls.
 PULL_SECONDS = "pull_seconds"
 _ID_SHOWN = 13  # characters of an id, as crictl shows
 
 T = TypeVar("T")
+
+# Operations by their calls, as the Go kubelet's spans name these (otelgrpc).
+_RUNTIME_CALLS = {
+    "version": "Version",
+    "status": "Status",
+    "runtime_config": "RuntimeConfig",
+    "update_runtime_config": "UpdateRuntimeConfig",
+    "run_podsandbox": "RunPodSandbox",
+    "stop_podsandbox": "StopPodSandbox",
+    "remove_podsandbox": "RemovePodSandbox",
+    "podsandbox_status": "PodSandboxStatus",
+    "list_podsandbox": "ListPodSandbox",
+    "update_podsandbox_resources": "UpdatePodSandboxResources",
+    "create_container": "CreateContainer",
+    "start_container": "StartContainer",
+    "stop_container": "StopContainer",
+    "remove_container": "RemoveContainer",
+    "container_status": "ContainerStatus",
+    "list_containers": "ListContainers",
+    "exec_sync": "ExecSync",
+    "reopen_container_log": "ReopenContainerLog",
+    "update_container": "UpdateContainerResources",
+    "list_container_stats": "ListContainerStats",
+    "list_metric_descriptors": "ListMetricDescriptors",
+    "list_pod_sandbox_metrics": "ListPodSandboxMetrics",
+    "exec": "Exec",
+    "attach": "Attach",
+    "port_forward": "PortForward",
+    "checkpoint_container": "CheckpointContainer",
+}
+_IMAGE_CALLS = {
+    "get_image": "ImageStatus",
+    "pull_image": "PullImage",
+    "list_images": "ListImages",
+    "remove_image": "RemoveImage",
+    "image_fs_info": "ImageFsInfo",
+}
+_SPANS = {key: f"runtime.v1.RuntimeService/{call}" for key, call in _RUNTIME_CALLS.items()} | {
+    key: f"runtime.v1.ImageService/{call}" for key, call in _IMAGE_CALLS.items()
+}
 
 
 class GuardedRuntime:
@@ -47,7 +88,8 @@ class GuardedRuntime:
         meter, labels, began = self._meter, (operation,), trio.current_time()
         meter.count("kubelet_runtime_operations_total", labels)
         try:
-            return await call()
+            with span(_SPANS[operation], operation, _about_call, SpanKind.CLIENT):
+                return await call()
         except RuntimeCallError:
             meter.count("kubelet_runtime_operations_errors_total", labels)
             raise
@@ -301,6 +343,11 @@ class GuardedRuntime:
         """Write a running container's state to an archive; timeout 0 is the default deadline."""
         call = partial(self._runtime.checkpoint_container, container_id, location, timeout_seconds)
         await self._change("checkpoint_container", container_id, call)
+
+
+def _about_call(operation: str) -> Attributes:
+    service, _, method = _SPANS[operation].partition("/")
+    return {"rpc.service": service, "rpc.method": method}
 
 
 def _has_user_namespace(config: v1.PodSandboxConfig) -> bool:

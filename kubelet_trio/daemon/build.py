@@ -87,6 +87,7 @@ if TYPE_CHECKING:
     from kubelet_trio.daemon.join import Apis
     from kubelet_trio.server import PageSessions
     from kubelet_trio.sources import Takeover
+    from kubelet_trio.tracing import Tracing
 
 
 def build_agent(
@@ -133,6 +134,7 @@ def build_agent(
         cluster=_api_server(settings, node, capacity, apis),
         meter=apis.meter if apis is not None else Meter(),
     )
+    seams = replace(seams, tracing=_tracing(settings.config, node.node_name, seams))
     told = agent_settings(settings, node, capacity, reserved, denied)
     return make_agent(
         told,
@@ -147,6 +149,18 @@ def build_agent(
         ),
         load_claims(node.root_dir) if told.managers.claims else None,
     )
+
+
+def _tracing(config: KubeletConfiguration, node_name: str, seams: Seams) -> Tracing | None:
+    """Return what traces the agent, if it is configured. Raises ValueError if it cannot."""
+    if config.tracing is None:
+        return None
+    from kubelet_trio import __version__
+    from kubelet_trio.tracing import TracingConfig, make_tracing  # with the SDK, an extra
+
+    asked = config.tracing
+    told = TracingConfig(node_name, asked.endpoint, asked.sampling_rate_per_million, __version__)
+    return make_tracing(told, seams.clock, seams.meter)
 
 
 def _runnable(managers: ManagerSettings, config: KubeletConfiguration) -> ManagerSettings:

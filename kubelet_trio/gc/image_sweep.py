@@ -40,6 +40,7 @@ from kubelet_trio.model import (
     pod_key,
     spec,
 )
+from kubelet_trio.tracing import span
 
 log = get_logger()
 
@@ -96,7 +97,8 @@ class ImageCollector:
     async def _collect_and_report(self) -> None:
         """Collect; log a failure, and emit an event from the second in a row on."""
         try:
-            await self.collect()
+            with span("Images/GarbageCollect"):
+                await self.collect()
         except RuntimeUnavailableError:
             return  # `runtime/health` reports it
         except RECLAIM_ERRORS as exc:

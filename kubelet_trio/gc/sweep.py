@@ -31,6 +31,7 @@ from kubelet_trio.model import (
     housekeeping_round,
     node_ref,
 )
+from kubelet_trio.tracing import span
 
 log = get_logger()
 
@@ -85,7 +86,7 @@ class ContainerCollector:
         task_status.started()
         await self._pods.wait_known()
         while True:
-            with housekeeping_round("dead containers"):
+            with housekeeping_round("dead containers"), span("Containers/GarbageCollect"):
                 await self.collect()
             await trio.sleep(PERIOD)
 

@@ -8,7 +8,7 @@ from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote, unquote, urlencode, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlencode, urlsplit
 
 import httpcore2
 import trio
@@ -19,6 +19,7 @@ from kubelet_trio.kube.errors import CredentialsError, KubeError, KubeUnavailabl
 from kubelet_trio.kube.exchange import NETWORK_ERRORS, Answer, exchange, read_headers
 from kubelet_trio.kube.limits import TokenBucket
 from kubelet_trio.model import Backoff, get_logger
+from kubelet_trio.tracing import Attributes, SpanKind, span, trace_headers
 
 log = get_logger()
 
@@ -202,6 +203,7 @@ class Sender:
             # A compressor on the way could delay a watch's events.
             ("Accept-Encoding", "gzip" if self._compressed and not is_watch else "identity"),
             *self._connections.credentials.headers,
+            *trace_headers(),
         ]
         if self._server.username and not any(name == "Authorization" for name, _ in headers):
             # As Go's net/http: the login in a URL counts if there are no other credentials.
@@ -228,8 +230,13 @@ class Sender:
     @contextlib.contextmanager
     def _timed(self, request: ApiRequest, waited: float) -> Iterator[_Outcome]:
         outcome, began = _Outcome(), trio.current_time()
+        about = self._server, request
         try:
-            yield outcome
+            with span(f"HTTP {request.method}", about, _about_request, SpanKind.CLIENT) as opened:
+                yield outcome
+                opened.set("http.response.status_code", int(outcome.code))
+                if int(outcome.code) >= 400:
+                    opened.fail(outcome.code)
         finally:
             if self._observe is not None:
                 seconds = trio.current_time() - began
@@ -255,6 +262,18 @@ class Sender:
     def _unavailable(self, request: ApiRequest, exc: Exception) -> KubeUnavailableError:
         text = str(exc) or type(exc).__name__
         return KubeUnavailableError(f"{self.host}: {request.shown}: {text}")
+
+
+def _about_request(about: tuple[SplitResult, ApiRequest]) -> Attributes:
+    server, request = about
+    query = urlencode({key: value for key, value in request.query.items() if value})
+    return {
+        "http.request.method": request.method,
+        "server.address": server.hostname or "",
+        "url.scheme": server.scheme,
+        "url.path": request.path,
+        "url.query": query,
+    }
 
 
 _REASONS = {

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import trio
-from lightkube.models.core_v1 import Pod
+from lightkube.models.core_v1 import Pod, Probe
 
 from kubelet_trio.cri import Runtime
 from kubelet_trio.model import (
@@ -34,8 +34,11 @@ from kubelet_trio.probes.checks import Target, check
 from kubelet_trio.probes.exec import ProbeCommands, open_commands
 from kubelet_trio.probes.orphans import ExecOrphans
 from kubelet_trio.probes.state import Finding, ProbeError, ProbeKind, ProbeState, is_due
+from kubelet_trio.tracing import CONTAINER, Span, pod_attributes, tentative_span
 
 log = get_logger()
+
+_SPANS = {kind: f"{kind.value.lower()}Probe" for kind in ProbeKind}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,17 +124,41 @@ class ProbeRunner:
             return
         if probe.exec is not None and commands.is_busy:
             return  # as upstream, whose worker still waits for the runtime's answer
+        target = Target(found.spec, record.id, view.pod_ip)
+        with tentative_span(_SPANS[self.kind], view.pod, pod_attributes) as opened:
+            opened.set(CONTAINER, self.container)
+            finding = await self._check(view.pod, found, probe, target, commands, opened)
+        if finding is not None:
+            self._count(found, finding)
+
+    async def _check(
+        self,
+        pod: Pod,
+        container: PodContainer,
+        probe: Probe,
+        target: Target,
+        commands: ProbeCommands,
+        opened: Span,
+    ) -> Finding | None:
+        """Run the probe, and measure it; return None if it found nothing.
+
+        Only the span of a failure is kept.
+        """
         began = trio.current_time()
         try:
-            target = Target(found.spec, record.id, view.pod_ip)
             finding = await check(probe, target, commands)
         except ProbeError as exc:
-            self._measure(view.pod, "unknown", began)
+            self._measure(pod, "unknown", began)
             text = f"{self.kind.value} probe errored and resulted in {exc.state} state: {exc}"
-            self._event("Unhealthy", found, text)
-            return
-        self._measure(view.pod, "successful" if finding.is_success else "failed", began)
-        self._count(found, finding)
+            self._event("Unhealthy", container, text)
+            opened.fail(text)
+            opened.keep()
+            return None
+        self._measure(pod, "successful" if finding.is_success else "failed", began)
+        if not finding.is_success:
+            opened.fail(f"{self.kind.value} probe failed: {finding.output}")
+            opened.keep()
+        return finding
 
     def _measure(self, pod: Pod, result: str, began: float) -> None:
         meter, key = self.services.meter, pod_key(pod)

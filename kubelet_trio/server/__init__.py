@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from kubelet_trio.server.access.authentication import NodeAuthenticator, TokenReviews
     from kubelet_trio.server.access.authorization import AccessReviews, Authorizer, Guard, allow_all
     from kubelet_trio.server.access.page_sessions import PageSessions
+    from kubelet_trio.server.http.traced import traced
     from kubelet_trio.server.logs.system import SYSTEM_LOGS
     from kubelet_trio.server.pods_api import PodWatches, pods_api_server
     from kubelet_trio.server.routes.fleet_page import failed_node, fleet_node, fleet_router
@@ -85,6 +86,7 @@ _DEFERRED = {
     "is_loopback_host": "routes.node_page",
     "loopback_only": "routes.node_page",
     "measured": "routes.kubelet",
+    "traced": "http.traced",
     "node_page_router": "routes.node_page",
     "page_actions_router": "routes.page_actions",
     "pods_api_server": "pods_api",
@@ -162,6 +164,7 @@ __all__ = [
     "root_lock",
     "serve_connection",
     "serve_http",
+    "traced",
     "why_handler",
 ]
 

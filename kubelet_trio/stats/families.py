@@ -183,6 +183,8 @@ FAMILIES: dict[str, Family] = {
     "kubelet_trio_channel_depth": Family("gauge", "What waits in a channel.", ("channel",)),
     "kubelet_trio_events_dropped_total": Family("counter", "Events dropped because too many waited."),
     "kubelet_trio_log_rotations_total": Family("counter", "Container logs rotated."),
+    "kubelet_trio_spans_exported_total": Family("counter", "Spans that the receiver of traces has taken."),
+    "kubelet_trio_spans_dropped_total": Family("counter", "Spans that were not exported, by reason.", ("reason",)),
     "kubelet_trio_tasks": Family("gauge", "Tasks of the event loop.", ("state",)),
     "kubelet_trio_worker_threads": Family("gauge", "Worker threads in use."),
     "kubelet_trio_event_loop_lag_seconds": Family("gauge", "How much longer than asked the event loop slept, measured by this scrape."),

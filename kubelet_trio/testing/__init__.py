@@ -30,6 +30,7 @@ from kubelet_trio.testing.runtime import FakeExec, FakeRuntime
 
 if TYPE_CHECKING:
     from kubelet_trio.testing.embedded import fake_world
+    from kubelet_trio.testing.spans import FakeReceiver
 
 __all__ = [
     "EPOCH",
@@ -44,6 +45,7 @@ __all__ = [
     "FakeKube",
     "FakeKubeClient",
     "FakeMounter",
+    "FakeReceiver",
     "FakeRuntime",
     "FakeSandbox",
     "Fault",
@@ -60,5 +62,5 @@ __all__ = [
     "image_id",
 ]
 
-# Deferred: it loads the whole agent, which only tests of embedding programs need.
-__getattr__ = names_on_demand(__name__, {"fake_world": "embedded"})
+# Deferred: one loads the whole agent, which only tests of embedding programs need.
+__getattr__ = names_on_demand(__name__, {"fake_world": "embedded", "FakeReceiver": "spans"})

@@ -38,6 +38,7 @@ from kubelet_trio.model import (
     pod_uid,
 )
 from kubelet_trio.objects import ObjectError
+from kubelet_trio.tracing import Attributes, span
 from kubelet_trio.volumes.errors import (
     FilesystemMismatchError,
     VolumeError,
@@ -65,6 +66,7 @@ REPUBLISH_LIMIT = 30.0  # seconds for the volumes of a running pod, whose worker
 _LOOK_LIMIT = 60.0  # seconds for a look for what no pod needs
 _EXHAUSTED_LIMIT = 10.0  # seconds for a look at an attachment
 FIRST_DELAY, LONGEST_DELAY = 0.5, 122.0
+_SPANS = {"volume_mount": "mountVolume", "map_volume": "mapVolume"}
 
 
 @dataclass(slots=True)
@@ -114,8 +116,9 @@ class AsyncVolumes:
         self._users.setdefault(pod, set()).add(spec.kind)
         operation = "map_volume" if spec.is_block else "volume_mount"
         plugin = self.plugin(spec.kind)
+        work = timed(rows, plugin_name(spec), operation, is_migrated=spec.is_migrated)
         try:
-            with timed(rows, plugin_name(spec), operation, is_migrated=spec.is_migrated):
+            with span(_SPANS[operation], spec, _about_volume), work:
                 is_new = not await plugin.is_set_up(spec)
                 await plugin.set_up(spec)
                 if is_new:
@@ -384,6 +387,14 @@ class AsyncVolumes:
                 for known in self.kinds:
                     looks.start_soon(look, known)
         return found, failed
+
+
+def _about_volume(spec: VolumeSpec) -> Attributes:
+    return {
+        "k8s.volume.name": spec.name,
+        "kubelet_trio.volume.disk": spec.disk_name,
+        "kubelet_trio.volume.plugin": plugin_name(spec),
+    }
 
 
 @asynccontextmanager

@@ -31,6 +31,7 @@ from kubelet_trio.pods import CgroupOperations, load_records
 from kubelet_trio.sources import Source, SourceProblem, SourceSnapshot
 from kubelet_trio.supervision import TreeNode
 from kubelet_trio.testing import FakeMounter, FakeRuntime, TrioClock
+from kubelet_trio.tracing import Tracing
 from tests.harness.pod_files import load_pods
 
 
@@ -85,6 +86,7 @@ class Node:
         self.source: Source | None = None  # None: the feed
         self.managers: Callable[[], LoadedManagers | None] = lambda: None
         self.plugin_watcher: Callable[[], Watcher] | None = None  # None: no plugins
+        self.tracing: Tracing | None = None  # None: nothing is traced
 
     @asynccontextmanager
     async def running(
@@ -126,6 +128,7 @@ class Node:
                 cgroup_tree=self.cgroup_tree,
                 logind=self.logind,
                 plugin_watcher=self.plugin_watcher,
+                tracing=self.tracing,
             ),
             load_records(self.base / "root" / "pods"),
             managers=self.managers(),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kubelet_trio.config.load import load_settings
+from kubelet_trio.config.types import Tracing
 from kubelet_trio.daemon import Apis, build_agent, machine_children
 from kubelet_trio.kube import CertificateStore, ClientAccess, ClientConfig
 from kubelet_trio.model import Meter, SystemClock, inline_offload
@@ -101,6 +104,8 @@ async def test_the_documented_tree_is_the_one_that_the_agent_declares() -> None:
             "--reserved-cpus=0",
         ]
     )
+    traced = msgspec.structs.replace(settings.config, tracing=Tracing())
+    settings = dataclasses.replace(settings, config=traced)
     kube = FakeKube()
     store = CertificateStore(Path("/pki"), "kubelet-client", inline_offload)
     access = ClientAccess(ClientConfig("https://api:6443"), store)

@@ -30,8 +30,17 @@ from kubelet_trio.cri.protocol import REQUEST_TIMEOUT, ExecResult, Listing, Loca
 from kubelet_trio.cri.remote import translate
 from kubelet_trio.cri.remote.translate import runtime_errors
 from kubelet_trio.cri.remote.wire import decode_changed
-from kubelet_trio.grpc import Channel, Dial, Message, RawMessage, UnaryUnaryMethod
+from kubelet_trio.grpc import (
+    Channel,
+    Dial,
+    GRPCError,
+    Message,
+    RawMessage,
+    Status,
+    UnaryUnaryMethod,
+)
 from kubelet_trio.model import ContainerId, PodUid, SandboxId, get_logger, parse_message
+from kubelet_trio.tracing import current_span, trace_headers
 
 log = get_logger()
 
@@ -339,7 +348,7 @@ class RemoteRuntime:
         # No deadline, as in the Go kubelet: a large image may take long, and a cancelled caller
         # ends the pull.
         with translate.pull_errors():
-            answer = await self._images.pull_image(request)
+            answer = await _traced(self._images.pull_image, request, None)
         return translate.pulled_ref(image, answer.image_ref)
 
     async def list_images(self) -> list[v1.Image]:
@@ -393,16 +402,16 @@ class RemoteRuntime:
 
     async def exec_url(self, request: v1.ExecRequest) -> str:
         with runtime_errors("Exec"):
-            return (await self._runtime.exec(request, timeout=self._timeout)).url
+            return (await _traced(self._runtime.exec, request, self._timeout)).url
 
     async def attach_url(self, request: v1.AttachRequest) -> str:
         with runtime_errors("Attach"):
-            return (await self._runtime.attach(request, timeout=self._timeout)).url
+            return (await _traced(self._runtime.attach, request, self._timeout)).url
 
     async def port_forward_url(self, sandbox_id: SandboxId, ports: Sequence[int]) -> str:
         request = v1.PortForwardRequest(pod_sandbox_id=sandbox_id, port=list(ports))
         with runtime_errors("PortForward"):
-            return (await self._runtime.port_forward(request, timeout=self._timeout)).url
+            return (await _traced(self._runtime.port_forward, request, self._timeout)).url
 
     async def checkpoint_container(
         self, container_id: ContainerId, location: str, timeout_seconds: int
@@ -412,7 +421,7 @@ class RemoteRuntime:
         )
         limit = max(self._timeout, timeout_seconds)
         with runtime_errors("CheckpointContainer"):
-            await self._runtime.checkpoint_container(request, timeout=limit)
+            await _traced(self._runtime.checkpoint_container, request, limit)
 
     async def _call(
         self,
@@ -425,4 +434,24 @@ class RemoteRuntime:
         """Make a call with the default deadline plus `extra_time` s; None means no deadline."""
         timeout = None if extra_time is None else self._timeout + extra_time
         with runtime_errors(name):
-            return await method(request, timeout=timeout)
+            return await _traced(method, request, timeout)
+
+
+async def _traced(
+    method: UnaryUnaryMethod[RequestT, ReplyT],
+    request: RequestT,
+    timeout: float | None,  # noqa: ASYNC109  # the call's
+) -> ReplyT:
+    """Make a call that continues the current span in the runtime. Raises `GRPCError`.
+
+    `GuardedRuntime` opens that span, with the names of otelgrpc, the Go kubelet's.
+    """
+    opened = current_span()
+    opened.set("rpc.system", "grpc")
+    try:
+        answer = await method(request, timeout=timeout, metadata=trace_headers())
+    except GRPCError as exc:
+        opened.set("rpc.grpc.status_code", exc.status.value)
+        raise
+    opened.set("rpc.grpc.status_code", Status.OK.value)
+    return answer

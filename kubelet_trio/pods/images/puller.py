@@ -48,6 +48,7 @@ from kubelet_trio.pods.images.request import (
 )
 from kubelet_trio.pods.plan import BackOffTable
 from kubelet_trio.pods.types import WaitingReason
+from kubelet_trio.tracing import CONTAINER, Attributes, current_span, span
 
 log = get_logger()
 
@@ -302,7 +303,7 @@ class ImagePuller:
     ) -> EnsuredImage:
         self._check_back_off(request)
         asked = trio.current_time()
-        with self._shown(request) as begin:
+        with self._shown(request) as begin, span("pullImage", request, _about_pull):
             return await self._pull_in_turn(request, sandbox, logins, present, asked, begin)
 
     @contextlib.contextmanager
@@ -334,6 +335,7 @@ class ImagePuller:
         async with self._slots:
             begin()
             started = trio.current_time()
+            current_span().set("kubelet_trio.queued_seconds", started - asked)
             self._event(request, "Normal", "Pulling", f'Pulling image "{request.image}"')
             try:
                 # Only with a slot: upstream limits the calls, not the queue (throttleImagePulling).
@@ -498,6 +500,10 @@ class ImagePuller:
     def _event(self, request: ImageRequest, type_: str, reason: str, message: str) -> None:
         ref = pod_object_ref(request.pod, request.container.field_path)
         self._events.emit(ref, "Warning" if type_ == "Warning" else "Normal", reason, message)
+
+
+def _about_pull(request: ImageRequest) -> Attributes:
+    return {CONTAINER: request.container.spec.name, "container.image.name": request.image}
 
 
 def _go_bool(value: bool) -> str:

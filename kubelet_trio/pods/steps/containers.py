@@ -39,8 +39,9 @@ from kubelet_trio.pods.steps.hooks import Hook, run_hook
 from kubelet_trio.pods.steps.inputs import container_inputs
 from kubelet_trio.pods.steps.progress import Progress
 from kubelet_trio.pods.steps.sandbox import RunningSandbox
-from kubelet_trio.pods.steps.stops import ContainerStopper, hook_ip
+from kubelet_trio.pods.steps.stops import ContainerStopper, about_container, hook_ip
 from kubelet_trio.pods.types import WaitingReason
+from kubelet_trio.tracing import CONTAINER, Attributes, span
 from kubelet_trio.volumes import VolumeError
 
 log = get_logger()
@@ -83,7 +84,8 @@ class ContainerStarter:
         container = start.container
         self._count("kubelet_started_containers_total", container)
         try:
-            await self._start(pod, node, start, sandbox)
+            with span("startContainer", start, _about_start):
+                await self._start(pod, node, start, sandbox)
         except ContainerStartError as exc:
             reason = exc.waiting.reason or ""
             self._count("kubelet_started_containers_errors_total", container, reason)
@@ -197,7 +199,10 @@ class ContainerStarter:
         observed = self._services.observer.get(pod_uid(pod))
         ip = hook_ip(self._services, observed, pod)
         hook = Hook(pod, container.spec, container_id, lifecycle.postStart, ip)
-        error = await self._hook_error(hook)
+        with span("postStartHook", hook.container, about_container) as opened:
+            error = await self._hook_error(hook)
+            if error is not None:
+                opened.fail(str(error))
         if error is None:
             return
         log.warning("container.post_start_failed", container=container.spec.name, error=str(error))
@@ -261,3 +266,11 @@ class ContainerStarter:
     ) -> None:
         ref = pod_object_ref(pod, container.field_path)
         self._services.events.emit(ref, type_, reason, message)
+
+
+def _about_start(start: StartContainer) -> Attributes:
+    return {
+        CONTAINER: start.container.spec.name,
+        "container.image.name": start.container.spec.image or "",
+        "k8s.container.restart_count": start.attempt,
+    }

@@ -40,6 +40,7 @@ from kubelet_trio.pods.steps.sandbox import (
     sandbox_spec,
 )
 from kubelet_trio.pods.steps.stops import ContainerStopper, stop_message
+from kubelet_trio.tracing import span
 from kubelet_trio.volumes import VolumeError
 
 # Seconds from a new sandbox to the status that shows it (KEP-3085), if its containers are not all
@@ -127,7 +128,8 @@ class PodExecutor:
             return None
         try:
             self._progress.at("resizing")
-            await resizing.run(plan.resize, starts=bool(plan.start))
+            with span("resizePod"):
+                await resizing.run(plan.resize, starts=bool(plan.start))
         except StepError as exc:
             return exc
         await self._on_actuated(None, spec(resizing.pod).resources)

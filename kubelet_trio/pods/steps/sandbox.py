@@ -26,6 +26,7 @@ from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.steps.concurrency import run_alongside
 from kubelet_trio.pods.steps.errors import PodRejectedError, StepError
 from kubelet_trio.pods.steps.progress import Progress
+from kubelet_trio.tracing import NO_SPAN, Attributes, span
 from kubelet_trio.volumes import AttachLimitError, VolumeError
 
 ATTACH_LIMIT = "VolumeAttachmentLimitExceeded"  # of pkg/kubelet/volumemanager
@@ -104,6 +105,13 @@ async def create_sandbox(
     Raises `StepError`, and `PodRejectedError` if the node can attach no more volumes.
     """
     _emit_events(services, pod, node, observed)
+    with span("createPodSandbox"):
+        return await _create_sandbox(services, pod, node, plan, progress)
+
+
+async def _create_sandbox(
+    services: PodServices, pod: Pod, node: NodeSettings, plan: PodPlan, progress: Progress
+) -> tuple[SandboxId, SandboxSpec]:
     try:
         progress.at("preparing the sandbox")
         made = await sandbox_spec(services, pod, node, plan.sandbox_attempt)
@@ -112,9 +120,11 @@ async def create_sandbox(
         await services.cgroups.ensure(pod)
         await services.offload(PodFiles(pod, node).prepare)
         progress.at("setting up volumes")
-        await services.volumes.mount(pod)
+        with span("mountVolumes", pod, _about_volumes) if spec(pod).volumes else NO_SPAN:
+            await services.volumes.mount(pod)
         progress.at("preparing devices of claims")
-        await services.claims.prepare(pod)
+        with span("prepareClaims") if spec(pod).resourceClaims else NO_SPAN:
+            await services.claims.prepare(pod)
         progress.at("creating the sandbox")
         sandbox_id = await _run_sandbox(services, pod, plan, made)
     except CgroupError as exc:
@@ -152,6 +162,10 @@ async def _run_sandbox(
     looks = [partial(services.images.look, pod, start.container) for start in plan.start[:1]]
     await run_alongside(run, looks, (RuntimeCallError,))
     return ids[0]
+
+
+def _about_volumes(pod: Pod) -> Attributes:
+    return {"kubelet_trio.volumes": ", ".join(v.name for v in spec(pod).volumes or ())}
 
 
 def _emit_events(services: PodServices, pod: Pod, node: NodeSettings, observed: RuntimePod) -> None:

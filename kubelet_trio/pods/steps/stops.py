@@ -34,6 +34,7 @@ from kubelet_trio.pods.steps.errors import HookError
 from kubelet_trio.pods.steps.hooks import Hook, run_hook
 from kubelet_trio.pods.steps.progress import Progress
 from kubelet_trio.pods.types import TerminationRequest
+from kubelet_trio.tracing import CONTAINER, Attributes, span
 
 log = get_logger()
 
@@ -71,14 +72,15 @@ class ContainerStopper:
 
         `starts_again`: the next instance starts whatever the restart policy says.
         """
-        if starts_again:
-            # Before the stop: its exit code does not tell a later agent.
-            await self.hooks.note_restarting(pod, record.id)
-        self.announce(pod, record, message)
-        ends = trio.current_time() + grace
-        await self.run_pre_stop(pod, record, grace, None)
-        left = ends - trio.current_time()
-        await self.stop_now(record, left)
+        with span("stopContainer", record, about_container):
+            if starts_again:
+                # Before the stop: its exit code does not tell a later agent.
+                await self.hooks.note_restarting(pod, record.id)
+            self.announce(pod, record, message)
+            ends = trio.current_time() + grace
+            await self.run_pre_stop(pod, record, grace, None)
+            left = ends - trio.current_time()
+            await self.stop_now(record, left)
 
     async def stop_now(self, record: ContainerRecord, left: float) -> None:
         """Stop a container without its hook, with `left` seconds. Raises `RuntimeCallError`."""
@@ -99,11 +101,13 @@ class ContainerStopper:
             return
         ip = hook_ip(self.services, self.services.observer.get(pod_uid(pod)), pod)
         running = self.progress.beside(f"running the preStop hook of container {record.name}")
-        with trio.move_on_after(grace) as scope, running:
+        hooked = span("preStopHook", record, about_container)
+        with trio.move_on_after(grace) as scope, running, hooked as opened:
             try:
                 await run_hook(self.services, Hook(pod, container, record.id, handler, ip))
             except HookError as exc:
                 log.warning("container.pre_stop_failed", container=record.name, error=str(exc))
+                opened.fail(str(exc))
                 # Upstream keeps the text out of the event: a response may contain secrets.
                 self._event(pod, record, "Warning", "FailedPreStopHook", "PreStopHook failed")
         if scope.cancelled_caught:
@@ -130,6 +134,11 @@ class ContainerStopper:
         found = next(named, None)
         path = found.field_path if found is not None else f"spec.containers{{{record.name}}}"
         self.services.events.emit(pod_object_ref(pod, path), type_, reason, message)
+
+
+def about_container(container: Container | ContainerRecord) -> Attributes:
+    """Return what says which container a span is about."""
+    return {CONTAINER: container.name}
 
 
 def hook_ip(services: PodServices, observed: RuntimePod, pod: Pod) -> str:

@@ -44,8 +44,9 @@ from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.steps.concurrency import run_together
 from kubelet_trio.pods.steps.errors import TeardownIncompleteError
 from kubelet_trio.pods.steps.progress import Progress
-from kubelet_trio.pods.steps.stops import ContainerStopper, stop_message
+from kubelet_trio.pods.steps.stops import ContainerStopper, about_container, stop_message
 from kubelet_trio.pods.types import DISRUPTIONS, EndReason, TerminationRequest
+from kubelet_trio.tracing import pod_attributes, span
 from kubelet_trio.volumes import VOLUME_ERRORS
 
 log = get_logger()
@@ -81,15 +82,24 @@ class Teardown:
 
 async def tear_down(teardown: Teardown) -> None:
     """Tear the pod down. Raises one of `TEARDOWN_ERRORS` if that must be retried."""
+    async with AsyncExitStack() as stack:  # left from the last line to the first
+        await stack.enter_async_context(adopt_directories(teardown))
+        await stack.enter_async_context(adopt_cgroup(teardown))
+        await stack.enter_async_context(adopt_volumes(teardown))
+        # Upstream's spans of the two stages: what runs ends, then the rest is removed.
+        with span("syncTerminatingPod", teardown.pod, pod_attributes):
+            await _end_running(teardown)
+        with span("syncTerminatedPod", teardown.pod, pod_attributes):
+            await stack.aclose()
+
+
+async def _end_running(teardown: Teardown) -> None:
     # On disk before the first stop, so that a restarted agent continues with it. If the write
     # fails, the decision in memory is enough.
     teardown.progress.at("recording the decision to end it")
     await teardown.recorded()
     observed = await _fresh(teardown)
-    async with AsyncExitStack() as stack:  # left from the last line to the first
-        await stack.enter_async_context(adopt_directories(teardown))
-        await stack.enter_async_context(adopt_cgroup(teardown))
-        await stack.enter_async_context(adopt_volumes(teardown))
+    async with AsyncExitStack() as stack:
         await stack.enter_async_context(adopt_claims(teardown))
         await stack.enter_async_context(adopt_sandbox(teardown))
         await stack.enter_async_context(adopt_containers(teardown, observed))
@@ -100,15 +110,16 @@ async def remove_rest(teardown: Teardown) -> None:
 
     Raises as `tear_down` does.
     """
-    teardown.progress.at("recording the decision to end it")
-    await teardown.recorded()
-    observed = await _fresh(teardown)
-    if not is_at_rest(observed):  # a call that was cut short took effect after the teardown
-        await tear_down(teardown)
-        return
-    async with AsyncExitStack() as stack:
-        await stack.enter_async_context(adopt_directories(teardown))
-        await stack.enter_async_context(adopt_sandbox(teardown))
+    with span("syncTerminatedPod", teardown.pod, pod_attributes):
+        teardown.progress.at("recording the decision to end it")
+        await teardown.recorded()
+        observed = await _fresh(teardown)
+        if not is_at_rest(observed):  # a call that was cut short took effect after the teardown
+            await tear_down(teardown)
+            return
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(adopt_directories(teardown))
+            await stack.enter_async_context(adopt_sandbox(teardown))
 
 
 async def _fresh(teardown: Teardown) -> RuntimePod:
@@ -175,6 +186,13 @@ class _Turn:
 
 
 async def _stop(
+    teardown: Teardown, container: ContainerRecord, turn: _Turn, following: _Turn
+) -> None:
+    with span("stopContainer", container, about_container):
+        await _stop_in_turn(teardown, container, turn, following)
+
+
+async def _stop_in_turn(
     teardown: Teardown, container: ContainerRecord, turn: _Turn, following: _Turn
 ) -> None:
     pod, request, clock = teardown.pod, teardown.request, teardown.services.clock
@@ -273,7 +291,8 @@ async def adopt_volumes(teardown: Teardown) -> AsyncIterator[None]:
     yield
     teardown.progress.at("unmounting the volumes")
     # umount(2) fails with EBUSY while a process uses the volume: its containers have stopped.
-    await teardown.services.volumes.unmount(pod_uid(teardown.pod))
+    with span("unmountVolumes"):
+        await teardown.services.volumes.unmount(pod_uid(teardown.pod))
 
 
 @asynccontextmanager

@@ -52,6 +52,7 @@ from kubelet_trio.pods.worker.holds import RETRY_CAP, Holds, NameTurn, is_paused
 from kubelet_trio.pods.worker.reporter import PodReporter
 from kubelet_trio.pods.worker.restarting import instances_to_restart
 from kubelet_trio.probes import PodProbes
+from kubelet_trio.tracing import current_span, pod_attributes, span
 from kubelet_trio.volumes import VolumeError
 
 log = get_logger()
@@ -99,6 +100,7 @@ class PodSync:
         self._refresh_at = 0.0  # trio time at which the volumes are due
         self._attempts: dict[str, int] = {}  # as of the last round, from log files
         self._asked: frozenset[ContainerId] = frozenset()  # to restart
+        self._synced: Pod | None = None  # of the last round
 
     def retry(self) -> None:
         """End the waits after failures: their cause may be gone."""
@@ -118,11 +120,18 @@ class PodSync:
         self._refresh_at = 0.0
 
     async def run_round(self, pod: Pod) -> float | TerminationRequest:
-        """Do one round.
+        """Do one round, in a span.
 
         Returns the seconds until the next one if nothing wakes the worker, or the request to end
         the pod if it has finished or its deadline has passed.
         """
+        kind = "sync" if pod is self._synced else "create" if self._synced is None else "update"
+        self._synced = pod
+        with span("syncPod", pod, pod_attributes) as opened:
+            opened.set("k8s.pod.update_type", kind)
+            return await self._do_round(pod)
+
+    async def _do_round(self, pod: Pod) -> float | TerminationRequest:
         services, now = self._services, self._services.clock.time()
         failure = deadline_failure(pod, self._reporter.start_time, now)
         if failure is not None:
@@ -206,7 +215,8 @@ class PodSync:
             return
         self._refresh_at = trio.current_time() + self._services.sync_period
         try:
-            await self._services.volumes.refresh(pod)
+            with span("refreshVolumes"):
+                await self._services.volumes.refresh(pod)
         except VolumeError as exc:
             log.warning("pod.refresh_failed", error=str(exc))
             self._event(pod, "Warning", "FailedMount", str(exc))
@@ -229,12 +239,15 @@ class PodSync:
             failed, is_resized = exc.failed, False
         except StepError as exc:
             log.warning("pod.step_failed", reason=exc.reason, error=exc.message)
+            current_span().fail(exc.message)
             self._event(pod, "Warning", exc.reason, exc.message)
             self.holds.hold_pod(WaitingReason(exc.reason, exc.message))
             await self._list_again(pod_uid(pod))
             return False
         finally:
             self._progress.at("")
+        for name, error in failed.items():
+            current_span().fail(f"container {name}: {error}")
         tried = [start.container.spec.name for start in plan.start]
         self.holds.note(tried, failed, self._services.clock.time())
         if failed:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from kubelet_trio.server.errors import HttpError
 from kubelet_trio.server.http.types import Handler, Request, Response
+from kubelet_trio.tracing import current_span
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,9 @@ class Router:
     async def __call__(self, request: Request) -> Response:
         """Answer with the handler of the matching route. Raises `HttpError` 404 or 405."""
         route, params = self.find(request.method, request.path)
+        opened = current_span()
+        opened.rename(route.pattern)
+        opened.set("http.route", route.pattern)
         return await route.handler(replace(request, params=params))
 
 

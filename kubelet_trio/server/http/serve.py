@@ -36,6 +36,7 @@ async def serve_http(
     secure: Secure | None = None,
     gate: Gate | None = None,
     observe: Observe = observe_nothing,
+    within: Observe = observe_nothing,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until cancelled, then close the listeners.
@@ -49,6 +50,7 @@ async def serve_http(
         secure: does the TLS handshake, in the task of the connection.
         gate: authenticates and authorizes requests before their bodies are read.
         observe: called for each well-formed request, refused ones included.
+        within: called for each request that the gate has let in.
     """
     # Without a gate no client becomes known, so one busy address may use all connections.
     seats = Seats(limits.connections, limits.per_source if gate else limits.connections)
@@ -59,7 +61,9 @@ async def serve_http(
             secured = await _secured(secure, stream, seat.source, limits.secure_seconds)
             if secured is not None:
                 served, peer = secured
-                await serve_connection(served, handler, limits, peer, observe, gate=gate, seat=seat)
+                await serve_connection(
+                    *(served, handler, limits, peer, observe), gate=gate, seat=seat, within=within
+                )
 
     async def serve_one(stream: trio.SocketStream) -> None:
         seat = seats.take(_address(stream))

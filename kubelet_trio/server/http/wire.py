@@ -24,6 +24,7 @@ from trio.abc import HalfCloseableStream
 
 from kubelet_trio.server.errors import HttpError
 from kubelet_trio.server.http.seats import Seat
+from kubelet_trio.server.http.traced import STATUS_CODE
 from kubelet_trio.server.http.types import (
     DEFAULT_LIMITS,
     UNKNOWN_PEER,
@@ -38,6 +39,7 @@ from kubelet_trio.server.http.types import (
     Send,
     observe_nothing,
 )
+from kubelet_trio.tracing import current_span
 
 _CHUNK = 64 * 1024
 _STRANGERS_CHUNK = 8 * 1024
@@ -54,10 +56,11 @@ async def serve_connection(
     *,
     gate: Gate | None = None,
     seat: Seat | None = None,
+    within: Observe = observe_nothing,
 ) -> None:
     """Serve one client until it closes the connection, disconnects or breaks a limit."""
     async with stream:
-        connection = _Connection(stream, limits, peer, observe, gate, seat or Seat())
+        connection = _Connection(stream, limits, peer, observe, gate, seat or Seat(), within)
         try:
             while await connection.serve_next(handler):
                 pass
@@ -80,6 +83,7 @@ class _Connection:
         observe: Observe,
         gate: Gate | None,
         seat: Seat,
+        within: Observe,
     ) -> None:
         self._stream = stream
         self._observe = observe
@@ -87,6 +91,7 @@ class _Connection:
         self._peer = peer
         self._gate = gate
         self._seat = seat
+        self._within = within
         self._is_upgraded = False
         self._lines = 0  # received since the last complete head
         max_head = limits.head if peer.certificate is None else limits.known_head
@@ -121,7 +126,8 @@ class _Connection:
             if self._gate is not None:
                 await self._gate(request)
             # From here on the client is known; without a gate, only while it is being answered.
-            with self._seat.passed(for_good=self._gate is not None):
+            passed = self._seat.passed(for_good=self._gate is not None)
+            with passed, self._within(request):
                 if has_body:
                     request = replace(request, body=await self._read_body())
                 response = await handler(request)
@@ -189,6 +195,7 @@ class _Connection:
         self._h11.receive_data(data)
 
     async def _respond(self, response: Response, *, with_body: bool) -> None:
+        current_span().set(STATUS_CODE, response.status)
         headers = [("Content-Type", response.content_type), *response.headers]
         if response.stream is None:
             headers.append(("Content-Length", str(len(response.body))))
@@ -230,6 +237,7 @@ class _Connection:
     async def accept(self, headers: Headers) -> tuple[HalfCloseableStream, bytes]:
         """See `Upgrade.accept`."""
         self._is_upgraded = True
+        current_span().set(STATUS_CODE, HTTPStatus.SWITCHING_PROTOCOLS.value)
         await self._send(
             h11.InformationalResponse(
                 status_code=101, headers=list(headers), reason=b"Switching Protocols"

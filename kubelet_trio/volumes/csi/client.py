@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from kubelet_trio.grpc import CODE_NAMES, Channel, GRPCError, Message, Status, UnaryUnaryMethod
 from kubelet_trio.model import STORAGE, Meter
+from kubelet_trio.tracing import Attributes, SpanKind, span, trace_headers
 from kubelet_trio.volumes.csi.generated.csi import v1
 from kubelet_trio.volumes.csi.generated.csi.v1.client import NodeStub
 from kubelet_trio.volumes.csi.types import CSI_TIMEOUT, Capability, CsiVolume, Driver
@@ -198,8 +199,10 @@ class DriverClient:
         is_migrated: bool = False,
     ) -> ReplyT:
         began, code = time.perf_counter(), CODE_NAMES[Status.CANCELLED]
+        opened = span(f"csi.v1.Node/{name}", (self.driver.name, name), _about_call, SpanKind.CLIENT)
         try:
-            answer = await method(request, timeout=CSI_TIMEOUT)
+            with opened:
+                answer = await method(request, timeout=CSI_TIMEOUT, metadata=trace_headers())
             code = CODE_NAMES[Status.OK]
             return answer
         except GRPCError as exc:
@@ -213,6 +216,16 @@ class DriverClient:
                 "true" if is_migrated else "false",
             )
             self._meter.observe(_DURATION, time.perf_counter() - began, labels, STORAGE)
+
+
+def _about_call(call: tuple[str, str]) -> Attributes:
+    driver, method = call
+    return {
+        "rpc.system": "grpc",
+        "rpc.service": "csi.v1.Node",
+        "rpc.method": method,
+        "kubelet_trio.csi.driver": driver,
+    }
 
 
 def _call_error(exc: GRPCError) -> CsiCallError:
