@@ -75,7 +75,7 @@ class Ring:
         length = current.size + len(self._pending) if current is not None else 0
         if current is None or length + len(frame) > self._end_at:
             written = self.flush()
-            self._begin(snapshot)
+            self.begin(snapshot)
         self._pending += frame
         self._pending_frames += 1
         return written
@@ -105,11 +105,12 @@ class Ring:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-        if self._current is not None:
-            self._listed().append(self._current)
-            self._current = None
+        if self._current is not None and self._old is not None:
+            self._old.append(self._current)
+        self._current = None
 
-    def _begin(self, snapshot: Snapshot) -> None:
+    def begin(self, snapshot: Snapshot) -> None:
+        """Begin a segment. Raises OSError."""
         self.close()
         old = self._listed()
         frames = snapshot(self._part - len(MAGIC))
@@ -173,4 +174,3 @@ def segment_contents(directory: Path) -> Iterator[tuple[Path, bytes]]:
         except FileNotFoundError:
             continue
         yield path, data
-
