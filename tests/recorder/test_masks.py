@@ -62,21 +62,21 @@ def check(body: bytes, *stays: str) -> None:
         assert text.encode() in body, body
 
 
-SECRET_NAMES = """
+_SECRET_NAMES = """
     password DB_PASSWORD passwd PGPASS PASS pwd secret client-secret TOKEN access_token
     csi.storage.k8s.io/serviceAccount.tokens credentials AWS_ACCESS_KEY_ID apiKey API-KEY
     signing_key encryption.key SSH_KEY privateKey private_key Authorization X-Auth-Token Cookie
     SENTRY_DSN DSN connectionString AzureConnStr KEY db_key passphrase accountKey
-""".split()
-PLAIN_NAMES = "PORT LOG_LEVEL path keyboard monkey server share type fsName KEYS_PER_PAGE"
+"""
+_PLAIN_NAMES = "PORT LOG_LEVEL path keyboard monkey server share type fsName KEYS_PER_PAGE"
 
 
-@pytest.mark.parametrize("name", SECRET_NAMES)
+@pytest.mark.parametrize("name", _SECRET_NAMES.split())
 def test_names_that_look_like_secrets(name: str) -> None:
     assert looks_secret(name)
 
 
-@pytest.mark.parametrize("name", PLAIN_NAMES.split())
+@pytest.mark.parametrize("name", _PLAIN_NAMES.split())
 def test_names_that_do_not(name: str) -> None:
     assert not looks_secret(name)
 
