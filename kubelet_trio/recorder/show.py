@@ -48,8 +48,8 @@ def entry_lines(entries: Iterable[Entry]) -> Iterator[str]:
             offset = float(read_body(entry.body)["wall"]) - entry.at
         moment = datetime.datetime.fromtimestamp(offset + entry.at, datetime.UTC)
         time = moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03}Z"
-        text = _summary(entry)
-        yield f"{time} {entry.kind.name:<8} {entry.key}{'  ' if entry.key and text else ''}{text}"
+        words = (entry.key, _summary(entry))
+        yield f"{time} {entry.kind.name:<8} {'  '.join(filter(None, words))}".rstrip()
 
 
 def _summary(entry: Entry) -> str:
