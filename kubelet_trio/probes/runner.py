@@ -22,6 +22,7 @@ from kubelet_trio.model import (
     EventSink,
     Meter,
     PodContainer,
+    PodUid,
     RuntimePod,
     WallClock,
     get_logger,
@@ -41,6 +42,10 @@ log = get_logger()
 _SPANS = {kind: f"{kind.value.lower()}Probe" for kind in ProbeKind}
 
 
+def _no_note(_pod: PodUid, _container: str, _kind: str, _result: str, _text: str) -> None:
+    """Tell nobody."""
+
+
 @dataclass(frozen=True, slots=True)
 class ProbeServices:
     """What all probes of the node share."""
@@ -51,6 +56,8 @@ class ProbeServices:
     started_at: float = 0.0  # Unix seconds at which the agent started
     orphans: ExecOrphans | None = None  # None: containers' processes cannot be seen
     meter: Meter = field(default_factory=Meter)
+    # Called with each finding: pod, container, kind, `success`, `failure` or `unknown`, and a text.
+    note: Callable[[PodUid, str, str, str, str], None] = _no_note
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,16 +156,25 @@ class ProbeRunner:
             finding = await check(probe, target, commands)
         except ProbeError as exc:
             self._measure(pod, "unknown", began)
+            self._note("unknown", str(exc))
             text = f"{self.kind.value} probe errored and resulted in {exc.state} state: {exc}"
             self._event("Unhealthy", container, text)
             opened.fail(text)
             opened.keep()
             return None
         self._measure(pod, "successful" if finding.is_success else "failed", began)
+        # A body, and what a command prints, may hold anything.
+        is_shown = not finding.is_success and probe.exec is None
+        result = "success" if finding.is_success else "failure"
+        self._note(result, finding.output if is_shown else "")
         if not finding.is_success:
             opened.fail(f"{self.kind.value} probe failed: {finding.output}")
             opened.keep()
         return finding
+
+    def _note(self, result: str, text: str) -> None:
+        uid = pod_uid(self.view().pod)
+        self.services.note(uid, self.container, self.kind.value.lower(), result, text)
 
     def _measure(self, pod: Pod, result: str, began: float) -> None:
         meter, key = self.services.meter, pod_key(pod)

@@ -7,7 +7,7 @@ done it: the volume then counts as mounted until the opposite call has succeeded
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -16,7 +16,14 @@ from kubelet_trio.model import STORAGE, Meter
 from kubelet_trio.tracing import Attributes, SpanKind, span, trace_headers
 from kubelet_trio.volumes.csi.generated.csi import v1
 from kubelet_trio.volumes.csi.generated.csi.v1.client import NodeStub
-from kubelet_trio.volumes.csi.types import CSI_TIMEOUT, Capability, CsiVolume, Driver
+from kubelet_trio.volumes.csi.types import (
+    CSI_TIMEOUT,
+    CallNotes,
+    Capability,
+    CsiVolume,
+    Driver,
+    NoNotes,
+)
 from kubelet_trio.volumes.errors import CsiCallError
 
 RequestT = TypeVar("RequestT", bound=Message)
@@ -28,6 +35,7 @@ _MOST_SEGMENTS = 1000  # topology keys of a driver
 # Characters of a node ID, or of a topology's key or value. The API has 256, 317 and 63, and repeats
 # in its refusal what is too long.
 _MOST_FACT = 1024
+_PATHS = ("target_path", "volume_path", "staging_target_path")  # of requests
 _BLOCK = "block"  # fsTypeBlockName in pkg/volume/csi
 
 # isFinalError in pkg/volume/csi/csi_client.go.
@@ -97,8 +105,11 @@ class PublishRequest:
 class DriverClient:
     """The node service of one driver. Every call raises `CsiCallError`."""
 
-    def __init__(self, driver: Driver, channel: Channel, meter: Meter) -> None:
+    def __init__(
+        self, driver: Driver, channel: Channel, meter: Meter, notes: CallNotes | None = None
+    ) -> None:
         self.driver = driver
+        self._notes = notes or NoNotes()
         self._meter = meter
         self._node = NodeStub(channel)
 
@@ -200,14 +211,18 @@ class DriverClient:
     ) -> ReplyT:
         began, code = time.perf_counter(), CODE_NAMES[Status.CANCELLED]
         opened = span(f"csi.v1.Node/{name}", (self.driver.name, name), _about_call, SpanKind.CLIENT)
+        ended = self._begin(name, request)
         try:
             with opened:
                 answer = await method(request, timeout=CSI_TIMEOUT, metadata=trace_headers())
             code = CODE_NAMES[Status.OK]
+            ended(None)
             return answer
         except GRPCError as exc:
             code = CODE_NAMES[exc.status]
-            raise _call_error(exc) from exc
+            error = _call_error(exc)
+            ended(error)
+            raise error from exc
         finally:
             labels = (
                 self.driver.name,
@@ -216,6 +231,13 @@ class DriverClient:
                 "true" if is_migrated else "false",
             )
             self._meter.observe(_DURATION, time.perf_counter() - began, labels, STORAGE)
+
+    def _begin(self, name: str, request: Message) -> Callable[[BaseException | None], None]:
+        """Note a call that changes a volume; return what is told of its end."""
+        if name.startswith("NodeGet"):
+            return lambda _error: None
+        found = (getattr(request, field, "") for field in ("volume_id", *_PATHS))
+        return self._notes.begin(name, [self.driver.name, *(text for text in found if text)])
 
 
 def _about_call(call: tuple[str, str]) -> Attributes:

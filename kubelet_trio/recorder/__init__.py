@@ -1,0 +1,78 @@
+"""The flight recorder: what reached the agent and what it decided, in a bounded ring on disk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kubelet_trio._deferred import names_on_demand
+from kubelet_trio.recorder.format import (
+    FORMAT_VERSION,
+    MAGIC,
+    Entry,
+    Kind,
+    RecordingError,
+    encode_entry,
+    read_entries,
+    read_recording,
+    write_recording,
+)
+from kubelet_trio.recorder.messages import read_body, read_message, write_message
+from kubelet_trio.recorder.recorder import DIRECTORY, Recorder, Recording
+from kubelet_trio.recorder.ring import LEAST_LIMIT, segment_contents
+from kubelet_trio.recorder.runtime import RecordedRuntime
+from kubelet_trio.recorder.taps import (
+    RecordedExits,
+    RecordedInputs,
+    RecordedMounter,
+    RecordedObjects,
+    VolumeNotes,
+)
+
+if TYPE_CHECKING:
+    from kubelet_trio.recorder.collect import read_ring
+    from kubelet_trio.recorder.select import PodFilter, pod_uids, since
+    from kubelet_trio.recorder.show import Span, entry_lines
+
+# Of the commands, not of an agent.
+_DEFERRED = {
+    "PodFilter": "select",
+    "Span": "show",
+    "entry_lines": "show",
+    "pod_uids": "select",
+    "read_ring": "collect",
+    "since": "select",
+}
+
+__all__ = [
+    "DIRECTORY",
+    "FORMAT_VERSION",
+    "LEAST_LIMIT",
+    "MAGIC",
+    "Entry",
+    "Kind",
+    "PodFilter",
+    "RecordedExits",
+    "RecordedInputs",
+    "RecordedMounter",
+    "RecordedObjects",
+    "RecordedRuntime",
+    "Recorder",
+    "Recording",
+    "RecordingError",
+    "Span",
+    "VolumeNotes",
+    "encode_entry",
+    "entry_lines",
+    "pod_uids",
+    "read_body",
+    "read_entries",
+    "read_message",
+    "read_recording",
+    "read_ring",
+    "segment_contents",
+    "since",
+    "write_message",
+    "write_recording",
+]
+
+__getattr__ = names_on_demand(__name__, _DEFERRED)

@@ -1,0 +1,234 @@
+"""The format of recordings: entries, the segments of the ring, and packed files.
+
+**Entry.** What reached the agent, or what it decided, at one time. `at` is in seconds of the
+agent's monotonic clock (`trio.current_time`); START says which wall time that was. Bodies are JSON
+objects in UTF-8, or empty where the table says so. Messages of CRI are objects of their fields by
+their names in CRI's protobuf definition, enums as numbers, bytes in base64, as
+`messages.write_message` makes them and `messages.read_message` reads them back. Values that may
+be secret are left out (`masks` has the table).
+
+    kind     key                    body
+    START    ""                     a segment begins: {"reason": "start" | "segment", "version",
+                                    "node", "instance", "wall": Unix s at `at`, "boot_id",
+                                    "is_complete": false if the snapshot did not fit, "settings":
+                                    what decisions depend on, see `recorder.settings`}
+    RECORD   pod UID                snapshots: the pod's record as on disk
+    WANTED   source/UID             a desired pod (core/v1 Pod); empty: not desired any more.
+                                    `source` is "file", "http", "api", "embedded" or another name
+                                    of a source; "" if it is not known
+    SOURCES  ""                     {"all_ready": bool, "kept": [UID]}, at changes: whether every
+                                    source has delivered, and which other pods are kept
+    OBJECT   Kind/namespace/name    an object that pods refer to, and Node//name; empty: it is gone
+    CALL     CRI method             a changing call began: {"call": number, "request": message}
+    ANSWER   number of the call     {"ok": result} or {"error": class, "text", "code"}
+    READ     method:id              the answer of a reading call where it differs from the last of
+                                    this key: {"ok": result} or {"error", "text", "code"}
+    EXIT     container id           its process ended, or had ended when it was looked for: {"pid"}
+    PROBE    UID/container/kind     a finding that differs from the last: {"result": "success" |
+                                    "failure" | "unknown", "text"}; kind: liveness, readiness,
+                                    startup; thresholds are not counted yet
+    VOLUME   operation              {"call": number, "args": [...]} when it begins, {"call",
+                                    "ok": null} or {"call", "error", "text"} when it ends: one
+                                    that hangs has no end. Of `Mounter`: its arguments, with the
+                                    "errno" of an error; of a CSI driver ("NodeStageVolume"): the
+                                    driver, the volume's handle and the path
+    CLOCK    ""                     the wall clock jumped: {"wall": Unix s at `at`, "jump": s}
+    PLAN     pod UID                what a sync decided, where it differs from the last: {"lines":
+                                    [...], "plan": its fields}
+    STATUS   pod UID                the status as published (core/v1 PodStatus), where it differs;
+                                    empty: it is not shown any more
+    GAP      ""                     {"lost": entries, "reason"}: entries are missing here
+    SNAPSHOT ""                     the end of the snapshot; from here on entries are news
+
+Methods of CALL and READ are named as in `cri.Runtime`: `run_pod_sandbox`, `container_status`.
+
+**Snapshot.** A segment begins with START, then what an agent that starts at that time would read
+(RECORD, WANTED, SOURCES, OBJECT, READ, PROBE, and for the comparison PLAN and STATUS), then
+SNAPSHOT, all with one time. The first segment of an agent has `"reason": "start"` and what was on
+disk then. So a replay can begin at any START.
+
+**Results** in `ok`: of a list call {"entries": [message]} with those that are new or changed,
+and "gone": [id], so in a snapshot all; of `exec_sync` {"exit_code"}, where the id is the
+container's, "/" and a checksum of the command; of `container_status` {"status": message, "pid":
+int}; of `container_events` {"type", "created_at"} of an event; of another call that returns a
+message that message; of `run_pod_sandbox`, `create_container`, `pull_image` and `sandbox_image` a
+string; else null, a bool, or a list of messages.
+
+**Bytes.** A segment is `MAGIC` and frames. A frame is the length of its payload and the CRC-32 of
+that, both as 32-bit numbers, and the payload: time (64-bit float), kind (8 bits), length of the
+key (16 bits), key in UTF-8, body. Numbers are big-endian. The last frame may be cut off, because
+a crash can end the writing at any byte. A packed recording is the gzip of `MAGIC` and the
+frames of all segments, oldest first.
+"""
+
+from __future__ import annotations
+
+import struct
+from binascii import crc32
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+
+FORMAT_VERSION = 1
+_MAGIC_START = b"kubelet-trio recording "
+MAGIC = b"%b%d\n" % (_MAGIC_START, FORMAT_VERSION)
+_GZIP = b"\x1f\x8b"
+
+_FRAME = struct.Struct(">II")  # length of the payload, its CRC-32
+_HEAD = struct.Struct(">dBH")  # time, kind, length of the key
+FRAME_BYTES = _FRAME.size + _HEAD.size  # of an entry without key and body
+MAX_ENTRY = 16 * 1024 * 1024  # bytes of a payload; CRI's messages have the same limit
+_MAX_RECORDING = 8 << 30  # bytes unpacked: a bomb is refused
+
+
+class Kind(IntEnum):
+    """What an entry is about; the module has the table."""
+
+    START = 1
+    SNAPSHOT = 2
+    GAP = 3
+    RECORD = 4
+    WANTED = 5
+    SOURCES = 6
+    OBJECT = 7
+    CALL = 8
+    ANSWER = 9
+    READ = 10
+    EXIT = 11
+    PROBE = 12
+    VOLUME = 13
+    CLOCK = 14
+    PLAN = 15
+    STATUS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of a recording."""
+
+    at: float  # s of the agent's monotonic clock
+    kind: Kind
+    key: str
+    body: bytes = b""
+
+
+class RecordingError(ValueError):
+    """A recording that cannot be read; the text names the file and the place in it."""
+
+
+def encode_entry(entry: Entry) -> bytes:
+    """Return the frame of an entry. Raises ValueError if it is too large."""
+    return encode_frame(entry.at, entry.kind, entry.key, entry.body)
+
+
+def encode_frame(at: float, kind: int, key: str, body: bytes) -> bytes:
+    """Return the frame of an entry given by its fields. Raises ValueError if it is too large."""
+    name = key.encode(errors="replace")
+    if len(name) > 0xFFFF:
+        raise ValueError(f"the key of an entry has {len(name)} bytes")
+    payload = b"".join((_HEAD.pack(at, kind, len(name)), name, body))
+    if len(payload) > MAX_ENTRY:
+        raise ValueError(f"an entry has {len(payload)} bytes, more than {MAX_ENTRY}")
+    return _FRAME.pack(len(payload), crc32(payload)) + payload
+
+
+def read_entries(data: bytes, name: str = "recording") -> Iterator[Entry]:
+    """Yield the entries of a segment, or of an unpacked recording, with `MAGIC` at its beginning.
+
+    Entries of a kind that this version does not know are skipped. A last entry that is cut off
+    is not an error.
+
+    Raises:
+        RecordingError: it is no recording, of another version, or a frame in it is damaged;
+            the entries before that have been yielded. `name` is the file in its text.
+    """
+    at = _check_magic(data, name)
+    end = len(data)
+    while at + _FRAME.size <= end:
+        size, checksum = _FRAME.unpack_from(data, at)
+        if not _HEAD.size <= size <= MAX_ENTRY:
+            raise RecordingError(f"{name}: offset {at}: a frame of {size} bytes")
+        start = at + _FRAME.size
+        if start + size > end:
+            return
+        payload = data[start : start + size]
+        if crc32(payload) != checksum:
+            raise RecordingError(f"{name}: offset {at}: the checksum of a frame is wrong")
+        entry = _decode(payload, f"{name}: offset {at}")
+        if entry is not None:
+            yield entry
+        at = start + size
+
+
+def _check_magic(data: bytes, name: str) -> int:
+    """Return where the first frame begins."""
+    if data.startswith(MAGIC):
+        return len(MAGIC)
+    if MAGIC.startswith(data):
+        return len(data)  # cut off within it: no entries
+    if not data.startswith(_MAGIC_START):
+        raise RecordingError(f"{name}: this is no recording of kubelet-trio")
+    version = data[len(_MAGIC_START) :].split(b"\n", 1)[0][:20].decode(errors="replace")
+    raise RecordingError(
+        f"{name}: a recording of format {version}; this version reads format {FORMAT_VERSION}"
+    )
+
+
+def _decode(payload: bytes, place: str) -> Entry | None:
+    at, number, size = _HEAD.unpack_from(payload)
+    start = _HEAD.size
+    if start + size > len(payload):
+        raise RecordingError(f"{place}: the key of an entry is longer than the entry")
+    try:
+        kind = Kind(number)
+    except ValueError:
+        return None
+    key = payload[start : start + size].decode(errors="replace")
+    return Entry(at, kind, key, payload[start + size :])
+
+
+def write_recording(path: Path, entries: Iterable[Entry]) -> int:
+    """Write a packed recording, replacing the file; return its size in bytes. Blocks.
+
+    Raises OSError, and ValueError for an entry that is too large.
+    """
+    return write_frames(path, (encode_entry(entry) for entry in entries))
+
+
+def write_frames(path: Path, frames: Iterable[bytes]) -> int:
+    """Write a packed recording of encoded frames, likewise."""
+    import gzip  # 1 MB that no agent needs
+
+    with path.open("wb") as file:
+        with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
+            packed.write(MAGIC)
+            for frame in frames:
+                packed.write(frame)
+    return path.stat().st_size
+
+
+def read_recording(path: Path) -> Iterator[Entry]:
+    """Yield the entries of a packed recording, or of a segment of a ring. Blocks.
+
+    Raises:
+        RecordingError: as `read_entries`, or the file is not a whole gzip.
+        OSError: it cannot be read.
+    """
+    return read_entries(unpack(path.read_bytes(), str(path)), str(path))
+
+
+def unpack(data: bytes, name: str) -> bytes:
+    """Return a packed recording without its gzip; a segment as it is. Raises `RecordingError`."""
+    if not data.startswith(_GZIP):
+        return data
+    import zlib
+
+    stream = zlib.decompressobj(wbits=31)
+    try:
+        unpacked = stream.decompress(data, _MAX_RECORDING)
+    except zlib.error as exc:
+        raise RecordingError(f"{name}: the gzip is damaged: {exc}") from exc
+    if stream.unconsumed_tail:
+        raise RecordingError(f"{name}: more than {_MAX_RECORDING} bytes")
+    return unpacked  # what was cut off is a cut-off last entry
