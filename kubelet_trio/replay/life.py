@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,9 +15,9 @@ from kubelet_trio.replay.journal import Journal
 from kubelet_trio.replay.judge import Judge
 from kubelet_trio.replay.matching import Owners
 from kubelet_trio.replay.mounts import ReplayMounter
-from kubelet_trio.replay.observed import observe, surprises
+from kubelet_trio.replay.observed import Observed, observe, surprises
 from kubelet_trio.replay.recorded import Life
-from kubelet_trio.replay.runtime import ReplayRuntime
+from kubelet_trio.replay.runtime import ReplayRuntime, touch_log
 from kubelet_trio.replay.seams import (
     MemoryCgroups,
     NoSignals,
@@ -28,6 +29,7 @@ from kubelet_trio.replay.settings import agent_settings
 from kubelet_trio.replay.wanted import Wanted
 
 _RECORD = "kubelet-trio.json"  # as `pods.records` names it
+_LOG_PARTS = 3
 _INPUTS = (Kind.WANTED, Kind.SOURCES, Kind.OBJECT, Kind.CLOCK)
 
 
@@ -60,6 +62,7 @@ class ReplayedLife:
         self._wanted = Wanted(_source_names(life), top)
         self._mounter = ReplayMounter(life.volume_calls, self._settings.node.root_dir)
         _write_records(life, self._settings)
+        _touch_logs(self._observed, self._settings)
         for entry in life.snapshot:
             self._take_input(entry)
 
@@ -156,3 +159,15 @@ def _write_records(life: Life, settings: AgentSettings) -> None:
             directory = pods_dir / Path(entry.key).name
             directory.mkdir(parents=True, exist_ok=True)
             (directory / _RECORD).write_bytes(entry.body)
+
+
+def _touch_logs(observed: Observed, settings: AgentSettings) -> None:
+    """Make the logs of the containers that there were. Blocks."""
+    for history in observed.containers.values():
+        if history.first != -math.inf:
+            continue
+        for reading in history.statuses.readings[:1]:
+            path = ((reading.ok or {}).get("status") or {}).get("log_path") or ""
+            parts = Path(path).parts[-3:]  # pod, container, file
+            if len(parts) == _LOG_PARTS and ".." not in parts and parts[0] != "/":
+                touch_log(settings.node.pod_logs_dir.joinpath(*parts))

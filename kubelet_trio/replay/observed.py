@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -148,24 +148,23 @@ def surprises(life: Life, observed: Observed) -> Iterator[float]:
 
     The recorded agent found it in a list; the replayed one is told to list then.
     """
-    touched: dict[str, list[float]] = {}
+    causes: dict[str, list[tuple[float, float]]] = {}
     for call in life.calls:
         for object_id in (call.ok, *(call.request.get(k) for k in _IDS)):
             if isinstance(object_id, str):
-                touched.setdefault(object_id, []).extend((call.began, call.ended))
+                causes.setdefault(object_id, []).append((call.began, call.ended))
     for container, at in life.exits.items():
-        touched.setdefault(container, []).append(at)
+        causes.setdefault(container, []).append((at, at + _SOON))
     for objects in (observed.containers, observed.sandboxes):
         for object_id, history in objects.items():
-            causes = sorted(touched.get(object_id, ()))
             for versions in (history.listed, history.statuses):
-                yield from _unexplained(versions, causes)
+                yield from _unexplained(versions, causes.get(object_id, ()))
 
 
 _IDS = ("container_id", "pod_sandbox_id")
 
 
-def _unexplained(versions: Versions, causes: list[float]) -> Iterator[float]:
+def _unexplained(versions: Versions, causes: Sequence[tuple[float, float]]) -> Iterator[float]:
     for before, at in zip(versions.times, versions.times[1:], strict=False):
-        if bisect_right(causes, at) == bisect_right(causes, before - _SOON):
+        if not any(b <= at <= ended + _SOON and before <= ended for b, ended in causes):
             yield at

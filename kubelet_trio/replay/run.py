@@ -26,6 +26,7 @@ def replay_recording(
     *,
     pod: str = "",
     until: float | None = None,
+    after: float | None = None,
     tolerance: float = TOLERANCE,
     on_decision: Callable[[Decision], None] = lambda _decision: None,
 ) -> Replay:
@@ -37,6 +38,7 @@ def replay_recording(
         path: of a packed recording, or of a segment of a ring.
         pod: `namespace/name`: only decisions about this pod are kept and compared.
         until: stop at this time (Unix seconds).
+        after: stop so many seconds after the beginning.
         tolerance: seconds by which a decision may come earlier or later.
         on_decision: called with each decision as it is made.
 
@@ -46,7 +48,9 @@ def replay_recording(
     """
     path = Path(path)
     recording = read_lives(read_recording(path), str(path))
-    return replay(recording, pod=pod, until=until, tolerance=tolerance, on_decision=on_decision)
+    return replay(
+        recording, pod=pod, until=until, after=after, tolerance=tolerance, on_decision=on_decision
+    )
 
 
 def replay(
@@ -54,10 +58,13 @@ def replay(
     *,
     pod: str = "",
     until: float | None = None,
+    after: float | None = None,
     tolerance: float = TOLERANCE,
     on_decision: Callable[[Decision], None] = lambda _decision: None,
 ) -> Replay:
     """Replay what `read_lives` has read: see `replay_recording`."""
+    if after is not None:
+        until = recording.began + after
     # Jitters: a replay is the same each time.
     state = random.getstate()
     random.seed(0)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, TypeVar, cast
 from zlib import crc32
 
@@ -66,6 +67,7 @@ class ReplayRuntime:
         self._touched: dict[str, float] = {}  # when a call has changed an object, as recorded
         self._closed = trio.Event()
         self._pids: dict[str, int] = {}
+        self._logs: dict[str, str] = {}  # of containers made here
         self._shown: dict[str, v1.PodSandbox | v1.Container] = {}
 
     # Changing calls
@@ -198,6 +200,8 @@ class ReplayRuntime:
         assert call is not None
         container_id = str(call.ok)
         self._made[container_id] = trio.current_time()
+        if sandbox_config.log_directory and config.log_path:
+            self._logs[container_id] = f"{sandbox_config.log_directory}/{config.log_path}"
         self._made_from[container_id] = v1.Container(
             id=container_id,
             pod_sandbox_id=sandbox_id,
@@ -211,6 +215,8 @@ class ReplayRuntime:
     async def start_container(self, container_id: ContainerId) -> None:
         subject = self._subject("start_container", container_id=container_id)
         await self._change(subject, container_id)
+        if path := self._logs.get(container_id):
+            touch_log(Path(path))
 
     async def stop_container(self, container_id: ContainerId, grace_period: int) -> None:
         subject = self._subject("stop_container", container_id=container_id, timeout=grace_period)
@@ -321,11 +327,16 @@ class ReplayRuntime:
 
     def _newest(self, object_id: str, history: ObjectHistory) -> int | None:
         now, touched = trio.current_time(), self._changed_at(object_id)
-        # A list may have shown the change that the next status has.
+        newest = history.statuses.at(now, touched, self.ledger.next_change(object_id, touched))
         listed = history.listed.at(now, touched)
-        if listed is not None and history.listed.times[listed] <= now:
-            touched = max(touched, history.listed.times[listed])
-        return history.statuses.at(now, touched, self.ledger.next_change(object_id, touched))
+        if newest is None or listed is None:
+            return newest
+        shown, told = history.listed.readings[listed], history.statuses.readings[newest]
+        # A list may have shown the change that the next status has.
+        if told.at < shown.at <= now and _state(shown.ok) != _state(told.ok):
+            before = self.ledger.next_change(object_id, shown.at)
+            return history.statuses.at(now, shown.at, before)
+        return newest
 
     def _changed_at(self, object_id: str) -> float:
         """Return when an object has changed last, by a call or its exit."""
@@ -397,7 +408,7 @@ class ReplayRuntime:
         newest = self._newest(object_id, history)
         status = history.statuses.readings[newest].ok if newest is not None else None
         if status is not None:
-            entry = _with_state(entry, status.get("status", status).get("state") or 0)
+            entry = _with_state(entry, _state(status))
         # `Listing`'s promise: an unchanged entry is the same object.
         shown = self._shown.get(object_id)
         if shown != entry:
@@ -494,9 +505,21 @@ class ReplayRuntime:
 _NOT_HERE = "a replay does not have it"
 
 
+def touch_log(path: Path) -> None:
+    """Make the log of a container: the files say how often it has started."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+
+
 def _pod(config: v1.PodSandboxConfig) -> dict[str, Any]:
     meta = config.metadata or v1.PodSandboxMetadata()
     return {"metadata": {"uid": meta.uid, "name": meta.name, "namespace": meta.namespace}}
+
+
+def _state(content: Mapping[str, Any] | None) -> int:
+    """Return the state of an object, from its entry in a list or its status."""
+    inside = (content or {}).get("status", content)
+    return int((inside or {}).get("state") or 0)
 
 
 def _with_state(entry: v1.PodSandbox | v1.Container, state: int) -> v1.PodSandbox | v1.Container:
