@@ -4,6 +4,7 @@
 it uses; no attribute is set on a part afterwards. Each step below takes the steps before it:
 
     cluster     clients of the API server's objects, pods, statuses and events, if there is one
+    recorder    takes notes of what passes the seams; the steps below get the tapped ones
     reports     events, statuses, pod start times
     runtime     calls in flight, health, PLEG
     supplies    objects, images, volumes, cgroups, records: what pods are made of
@@ -25,6 +26,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
+
+from lightkube.models.core_v1 import Node
 
 from kubelet_trio.agent.admission import NodeAdmission
 from kubelet_trio.agent.core import Agent
@@ -55,7 +58,7 @@ from kubelet_trio.pleg import Pleg
 from kubelet_trio.plugins import CSI_TYPE, DEVICE_TYPE, DRA_TYPE, PluginHandler, PluginRegistry
 from kubelet_trio.pods import Admitter, PodRecord, PodRegistry, report_crash
 from kubelet_trio.sources import Source
-from kubelet_trio.status import PodStarts, StatusStore, no_watches
+from kubelet_trio.status import OnChange, PodStarts, StatusStore, no_watches
 from kubelet_trio.supervision import (
     ChildSpec,
     DynamicSupervisor,
@@ -89,11 +92,12 @@ def make_agent(
         managers: the managers with their states, as `load_managers` found them; None: none.
         claims: the resource claims of an earlier agent, as `load_claims` found them.
     """
-    setup = _make_setup(settings, seams)
+    records = records or {}
+    setup = _make_setup(settings, seams, records)
+    seams = setup.seams
     started_at = seams.clock.time()
     reports = _make_reports(setup)
     runtime = _make_runtime(setup)
-    records = records or {}
     supplies = make_supplies(setup, runtime, reports, started_at, records, managers, claims or {})
     plugins = _make_plugins(setup, supplies)
     pods = _make_pods(setup, runtime, reports, supplies, records)
@@ -129,22 +133,31 @@ def make_agent(
     )
 
 
-def _make_setup(settings: AgentSettings, seams: Seams) -> Setup:
-    links = Links()
+def _make_setup(
+    settings: AgentSettings, seams: Seams, records: Mapping[PodUid, PodRecord]
+) -> Setup:
+    links, taps = Links(), None
+    if settings.recorder_size:
+        from kubelet_trio.agent.recording import make_taps, recorded_seams
+
+        taps = make_taps(settings, seams, records)
+        seams = recorded_seams(seams, taps)
     if seams.cluster is None:
-        return Setup(settings, seams, links, None)
+        return Setup(settings, seams, links, None, taps)
     # An HTTP client and all that uses it: memory that a standalone node does not need.
     from kubelet_trio.agent.cluster import Cluster
 
     cluster = Cluster(seams.cluster, seams.clock, seams.meter, links.changes, links.workers)
-    return Setup(settings, seams, links, cluster)
+    return Setup(settings, seams, links, cluster, taps)
 
 
 def _make_reports(setup: Setup) -> Reports:
     seams, cluster, name = setup.seams, setup.cluster, setup.settings.node.node_name
     starts = PodStarts(seams.meter, seams.clock)
     watches = _make_watches(setup)
-    on_change = watches.changed if watches is not None else no_watches
+    on_change: OnChange = watches.changed if watches is not None else no_watches
+    if setup.taps is not None:
+        on_change = setup.taps.on_change(on_change)
     if cluster is None:
         events = EventRecorder(EventRing(name), seams.clock)
         statuses = StatusStore(on_delivered=starts.delivered, on_change=on_change)
@@ -245,11 +258,16 @@ def _make_pods(
     records: Mapping[PodUid, PodRecord],
 ) -> PodParts:
     settings, seams, links, cluster = setup.settings, setup.seams, setup.links, setup.cluster
+    known_node: Callable[[], Node | None] = (
+        cluster.known_node if cluster is not None else lambda: None
+    )
+    if setup.taps is not None:
+        known_node = setup.taps.known_node(known_node)
     admission = NodeAdmission(
         settings.admission,
         runtime.node,
         runtime.health.state,
-        cluster.known_node if cluster is not None else lambda: None,
+        known_node,
         links.pressure,
         links.is_shutting_down,
         settings.managers,
@@ -285,6 +303,7 @@ def _make_pods(
         sync_period=settings.sync_period,
         instance=settings.instance,
         want_mirrors=cluster.want_mirrors if cluster is not None else lambda _desired: None,
+        note=setup.taps.inputs.desired if setup.taps is not None else lambda _desired: None,
         with_claims=supplies.claims.with_names if supplies.claims is not None else lambda d: d,
     )
     sources = [ChildSpec(f"{s.name}:{s.origin}", s.run) for s in desired.sources]

@@ -110,6 +110,8 @@ class Agent:
             SocketInUseError: another agent has the root directory.
             GaveUpError: a part kept failing.
         """
+        if self.parts.setup.taps is not None:
+            self.parts.setup.taps.recorder.begin()
         node = self.settings.node
         make_directories = partial(make_node_directories, for_plugins=not self.settings.instance)
         await self.seams.offload_for(Purpose.RECORDS)(make_directories, node)

@@ -44,6 +44,7 @@ class DesiredPods:
         instance: str = "",
         want_mirrors: Callable[[Desired], None] = lambda _desired: None,
         with_claims: Callable[[Desired], Desired] = lambda desired: desired,
+        note: Callable[[Desired], None] = lambda _desired: None,
     ) -> None:
         """Args:
         sources: the sources of pods.
@@ -56,6 +57,7 @@ class DesiredPods:
         want_mirrors: called with the desired pods, for mirror pods.
         with_claims: takes the desired pods and the documents of claims; returns the pods with the
             names of their claims.
+        note: called with what the sources want, before anything is made of it.
         """
         self.sources = tuple(sources)
         self.value: AsyncValue[Desired] = AsyncValue(Desired())
@@ -68,6 +70,7 @@ class DesiredPods:
         self._instance = instance
         self._want_mirrors = want_mirrors
         self._with_claims = with_claims
+        self._note = note
         self._is_clearing = False
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -88,6 +91,7 @@ class DesiredPods:
 
     def apply(self, desired: Desired) -> None:
         """Pass the newest desired pods through the pipeline. Never blocks."""
+        self._note(desired)
         # First, so that a pod of the same manifest finds them when it starts.
         self._documents.apply(desired.objects)
         desired = self._with_claims(with_overhead(desired))

@@ -34,6 +34,7 @@ from kubelet_trio.volumes import CsiServices
 if TYPE_CHECKING:
     from kubelet_trio.agent.claims import NodeClaims
     from kubelet_trio.agent.cluster import Cluster
+    from kubelet_trio.agent.recording import Taps
     from kubelet_trio.managers import DeviceManagers, ResourceManagers
     from kubelet_trio.server import PodWatches
 
@@ -67,6 +68,7 @@ class Setup:
     seams: Seams
     links: Links
     cluster: Cluster | None  # None: a standalone node
+    taps: Taps | None = None  # of the flight recorder; None: nothing is recorded
 
 
 @dataclass(frozen=True, slots=True)

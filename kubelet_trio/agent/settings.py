@@ -104,6 +104,7 @@ class AgentSettings:
     managers: ManagerSettings = field(default_factory=ManagerSettings)
     sockets: NodeSocketSettings = field(default_factory=NodeSocketSettings)
     own_node: OwnNode | None = None  # None: the agent shows no node object
+    recorder_size: int = 0  # bytes of the flight recorder's ring; 0: nothing is recorded
     instance: str = ""  # mark of an embedded agent, which owns only pods with it; "": the daemon
 
 

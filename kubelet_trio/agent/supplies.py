@@ -19,6 +19,7 @@ from kubelet_trio.pods import (
     NoClaims,
     NodeCgroups,
     NoManagers,
+    NoNotes,
     NoServices,
     PlainCgroups,
     PodManagers,
@@ -59,7 +60,9 @@ def make_supplies(
     settings, seams, cluster = setup.settings, setup.seams, setup.cluster
     csi = _make_csi(setup)
     documents = LocalObjects(setup.links.changes.objects_changed)
-    objects = cluster.objects(documents) if cluster is not None else documents
+    objects: ObjectStore = cluster.objects(documents) if cluster is not None else documents
+    if setup.taps is not None:
+        objects = setup.taps.objects(objects)
     access = _make_image_access(setup, runtime)
     settled = frozenset(u for u, r in records.items() if r.allocates and r.resize is None)
     managers = _make_managers(setup, runtime, loaded)
@@ -96,6 +99,7 @@ def make_supplies(
         meter=seams.meter,
         managers=pod_managers,
         claims=claims or NoClaims(),
+        notes=setup.taps.inputs if setup.taps is not None else NoNotes(),
     )
     return Supplies(documents, objects, access, cgroups, services, csi, managers, claims)
 
@@ -136,6 +140,7 @@ def _make_csi(setup: Setup) -> CsiServices:
         meter=seams.meter,
         install=cluster.volumes.csi_node.install if cluster is not None else None,
         devices=seams.devices,
+        notes=setup.taps.volumes if setup.taps is not None else None,
     )
 
 

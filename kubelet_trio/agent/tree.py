@@ -40,6 +40,8 @@ def make_tree(
         "kubelet",
         [
             Supervisor("health", health_servers, policy=TOP_POLICY),
+            # Ends after all that it takes notes of; like what only shows, it never ends the agent.
+            *_recorder(parts),
             # Before the pods, so that they end after them and deliver the workers' last reports.
             ChildSpec("events", reports.events.run, policy=TOP_POLICY),
             ChildSpec("status", reports.statuses.run, policy=TOP_POLICY),
@@ -65,6 +67,11 @@ def make_tree(
             *((Supervisor("server", servers, policy=TOP_POLICY),) if servers else ()),
         ],
     )
+
+
+def _recorder(parts: Parts) -> tuple[ChildSpec, ...]:
+    taps = parts.setup.taps
+    return (ChildSpec("recorder", taps.recorder.run, policy=SERVING),) if taps is not None else ()
 
 
 def _volume_sizes(parts: Parts) -> VolumeSizes:

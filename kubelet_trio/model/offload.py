@@ -38,6 +38,7 @@ class Purpose(enum.Enum):
     GARBAGE = "garbage"  # rotation and removal of logs, disk usage for image GC
     PROCESSES = "processes"
     PLUGINS = "plugins"  # the directory of their sockets
+    RECORDER = "recorder"  # the ring of the flight recorder
     RUNTIME = "runtime"  # the process runtime's own files
 
 

@@ -67,6 +67,8 @@ BOUNDS = {
     Purpose.PROCESSES: Bounds(4, only_reads=True, deadline=30.0),
     # It only creates its directory: a late mkdir undoes nothing.
     Purpose.PLUGINS: Bounds(2, only_reads=True, deadline=30.0),
+    # Its caller is the recorder alone, which the agent does not wait for at its end.
+    Purpose.RECORDER: Bounds(1, is_left=True),
     Purpose.RUNTIME: Bounds(16),
 }
 

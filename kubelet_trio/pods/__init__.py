@@ -24,12 +24,14 @@ from kubelet_trio.pods.cgroups.node import CgroupPolicy, NodeCgroups, PlainCgrou
 from kubelet_trio.pods.cgroups.orphans import OrphanCgroups
 from kubelet_trio.pods.cgroups.tree import CgroupOperations, MeteredTree, PodCgroupRemover
 from kubelet_trio.pods.images import ImageError, ImagePuller, PullRate
-from kubelet_trio.pods.plan import BackOffPolicy, BackOffTable, restarts_after
+from kubelet_trio.pods.plan import BackOffPolicy, BackOffTable, PodPlan, restarts_after
 from kubelet_trio.pods.records.names import PodNames
 from kubelet_trio.pods.records.record import (
     PodRecord,
     PodRecords,
+    encode_pod_record,
     load_records,
+    read_pod_records,
     unrecorded_pods,
     wanted_pods,
 )
@@ -38,10 +40,12 @@ from kubelet_trio.pods.records.userns import UserNamespaceManager
 from kubelet_trio.pods.services import (
     NoClaims,
     NoManagers,
+    NoNotes,
     NoServices,
     PodCgroups,
     PodClaims,
     PodManagers,
+    PodNotes,
     PodServices,
 )
 from kubelet_trio.pods.steps.service_variables import ClusterServiceVariables
@@ -110,6 +114,7 @@ __all__ = [
     "MeteredTree",
     "NoClaims",
     "NoManagers",
+    "NoNotes",
     "NoServices",
     "NodeCgroups",
     "ObjectChange",
@@ -125,6 +130,8 @@ __all__ = [
     "PodFailure",
     "PodManagers",
     "PodNames",
+    "PodNotes",
+    "PodPlan",
     "PodRecord",
     "PodRecords",
     "PodRegistry",
@@ -148,12 +155,14 @@ __all__ = [
     "check_debuggable",
     "check_runnable",
     "container_changes",
+    "encode_pod_record",
     "ended_containers",
     "explain",
     "kernel_version",
     "lacks_features",
     "load_records",
     "new_containers",
+    "read_pod_records",
     "report_crash",
     "restarts_after",
     "sentences",

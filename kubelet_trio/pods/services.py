@@ -26,7 +26,7 @@ from kubelet_trio.model import (
 )
 from kubelet_trio.objects import ObjectStore
 from kubelet_trio.pods.images import ImagePuller
-from kubelet_trio.pods.plan import BackOffTable
+from kubelet_trio.pods.plan import BackOffTable, PodPlan
 from kubelet_trio.pods.records.names import PodNames
 from kubelet_trio.pods.records.record import PodRecords
 from kubelet_trio.pods.records.remains import Remains
@@ -265,6 +265,28 @@ class NoClaims:
         return ()
 
 
+class PodNotes(Protocol):
+    """What the flight recorder is told of pods. Nothing blocks, and nothing is changed."""
+
+    def plan(self, uid: PodUid, plan: PodPlan) -> None:
+        """Note what a sync has decided."""
+        ...
+
+    def finding(self, uid: PodUid, container: str, kind: str, result: str, text: str) -> None:
+        """Note what a probe has found: `success`, `failure` or `unknown`."""
+        ...
+
+
+class NoNotes:
+    """The notes of an agent without a flight recorder."""
+
+    def plan(self, uid: PodUid, plan: PodPlan) -> None:
+        pass
+
+    def finding(self, uid: PodUid, container: str, kind: str, result: str, text: str) -> None:
+        pass
+
+
 @dataclass(frozen=True, slots=True)
 class PodServices:
     """The parts of the node that every worker shares, and does not replace."""
@@ -294,6 +316,7 @@ class PodServices:
     meter: Meter = field(default_factory=Meter)
     managers: PodManagers = field(default_factory=NoManagers)
     claims: PodClaims = field(default_factory=NoClaims)
+    notes: PodNotes = field(default_factory=NoNotes)
 
     def node_of(self, pod: Pod) -> NodeSettings:
         """Return the node's settings as they apply to a pod's cgroup and sandbox."""

@@ -22,6 +22,7 @@ from kubelet_trio.model import (
     EventSink,
     Meter,
     PodContainer,
+    PodUid,
     RuntimePod,
     WallClock,
     get_logger,
@@ -38,6 +39,10 @@ from kubelet_trio.probes.state import Finding, ProbeError, ProbeKind, ProbeState
 log = get_logger()
 
 
+def _no_note(_pod: PodUid, _container: str, _kind: str, _result: str, _text: str) -> None:
+    """Tell nobody."""
+
+
 @dataclass(frozen=True, slots=True)
 class ProbeServices:
     """What all probes of the node share."""
@@ -48,6 +53,8 @@ class ProbeServices:
     started_at: float = 0.0  # Unix seconds at which the agent started
     orphans: ExecOrphans | None = None  # None: containers' processes cannot be seen
     meter: Meter = field(default_factory=Meter)
+    # Called with each finding: pod, container, kind, `success`, `failure` or `unknown`, and a text.
+    note: Callable[[PodUid, str, str, str, str], None] = _no_note
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +134,20 @@ class ProbeRunner:
             finding = await check(probe, target, commands)
         except ProbeError as exc:
             self._measure(view.pod, "unknown", began)
+            self._note("unknown", str(exc))
             text = f"{self.kind.value} probe errored and resulted in {exc.state} state: {exc}"
             self._event("Unhealthy", found, text)
             return
         self._measure(view.pod, "successful" if finding.is_success else "failed", began)
+        # A body, and what a command prints, may hold anything.
+        is_shown = not finding.is_success and probe.exec is None
+        result = "success" if finding.is_success else "failure"
+        self._note(result, finding.output if is_shown else "")
         self._count(found, finding)
+
+    def _note(self, result: str, text: str) -> None:
+        uid = pod_uid(self.view().pod)
+        self.services.note(uid, self.container, self.kind.value.lower(), result, text)
 
     def _measure(self, pod: Pod, result: str, began: float) -> None:
         meter, key = self.services.meter, pod_key(pod)

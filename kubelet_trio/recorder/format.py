@@ -18,18 +18,20 @@ be secret are left out (`masks` has the table).
                                     of a source; "" if it is not known
     SOURCES  ""                     {"all_ready": bool, "kept": [UID]}, at changes: whether every
                                     source has delivered, and which other pods are kept
-    OBJECT   Kind/namespace/name    an object that pods refer to; empty: it is gone
+    OBJECT   Kind/namespace/name    an object that pods refer to, and Node//name; empty: it is gone
     CALL     CRI method             a changing call began: {"call": number, "request": message}
     ANSWER   number of the call     {"ok": result} or {"error": class, "text", "code"}
     READ     method:id              the answer of a reading call where it differs from the last of
                                     this key: {"ok": result} or {"error", "text", "code"}
-    EXIT     container id           its process ended (the pidfd became readable): {"pid"}
-    PROBE    UID/container/kind     a result that differs from the last: {"result": "success" |
+    EXIT     container id           its process ended, or had ended when it was looked for: {"pid"}
+    PROBE    UID/container/kind     a finding that differs from the last: {"result": "success" |
                                     "failure" | "unknown", "text"}; kind: liveness, readiness,
-                                    startup
+                                    startup; thresholds are not counted yet
     VOLUME   operation              {"call": number, "args": [...]} when it begins, {"call",
-                                    "ok": result} or {"call", "error", "text"} when it ends: one
-                                    that hangs has no end
+                                    "ok": null} or {"call", "error", "text"} when it ends: one
+                                    that hangs has no end. Of `Mounter`: its arguments, with the
+                                    "errno" of an error; of a CSI driver ("NodeStageVolume"): the
+                                    driver, the volume's handle and the path
     CLOCK    ""                     the wall clock jumped: {"wall": Unix s at `at`, "jump": s}
     PLAN     pod UID                what a sync decided, where it differs from the last: {"lines":
                                     [...], "plan": its fields}
@@ -46,9 +48,11 @@ SNAPSHOT, all with one time. The first segment of an agent has `"reason": "start
 disk then. So a replay can begin at any START.
 
 **Results** in `ok`: of a list call {"entries": [message]} with those that are new or changed,
-and "gone": [id]; of a call that returns a message that message; of `container_status`
-{"status": message, "pid": int}; of `run_pod_sandbox`, `create_container`, `pull_image` and
-`sandbox_image` a string; else null, a bool, or a list of messages.
+and "gone": [id], so in a snapshot all; of `exec_sync` {"exit_code"}, where the id is the
+container's, "/" and a checksum of the command; of `container_status` {"status": message, "pid":
+int}; of `container_events` {"type", "created_at"} of an event; of another call that returns a
+message that message; of `run_pod_sandbox`, `create_container`, `pull_image` and `sandbox_image` a
+string; else null, a bool, or a list of messages.
 
 **Bytes.** A segment is `MAGIC` and frames. A frame is the length of its payload and the CRC-32 of
 that, both as 32-bit numbers, and the payload: time (64-bit float), kind (8 bits), length of the

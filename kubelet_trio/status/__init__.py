@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kubelet_trio._deferred import names_on_demand
 from kubelet_trio.status.pod_starts import PodStarts
-from kubelet_trio.status.store import StatusStore, no_watches
+from kubelet_trio.status.store import OnChange, StatusStore, no_watches
 
 if TYPE_CHECKING:
     from kubelet_trio.status.manager import StatusManager
@@ -20,6 +20,7 @@ _DEFERRED = {
 
 __all__ = [
     "MirrorPods",
+    "OnChange",
     "PodStarts",
     "StatusManager",
     "StatusStore",

@@ -16,6 +16,9 @@ from trio_util import AsyncValue
 
 from kubelet_trio.model import Bell, PodUid
 
+# Takes the pods that changed, None for one that is gone, and the UIDs of all that have finished.
+OnChange = Callable[[Mapping[PodUid, Pod | None], Set[PodUid]], None]
+
 
 class StatusListener(Protocol):
     """Receives statuses, such as `StatusManager`. Its methods do not block."""
@@ -40,7 +43,7 @@ class StatusStore:
         self,
         listener: StatusListener | None = None,
         on_delivered: Callable[[Mapping[PodUid, Pod | None]], None] = lambda _changed: None,
-        on_change: Callable[[Mapping[PodUid, Pod | None], Set[PodUid]], None] = no_watches,
+        on_change: OnChange = no_watches,
     ) -> None:
         """Take the readers of statuses.
 

@@ -116,6 +116,22 @@ def load_records(pods_dir: Path) -> dict[PodUid, PodRecord]:
     return records
 
 
+def encode_pod_record(record: PodRecord) -> bytes:
+    """Return a record as it is on disk."""
+    return RECORD.encode(record)
+
+
+def read_pod_records(pods_dir: Path) -> list[tuple[PodUid, bytes]]:
+    """Return the records as they are on disk now, whatever is in them. Blocks. Raises OSError."""
+    found = []
+    for path in sorted(pods_dir.glob(f"*/{_FILE}")):
+        try:
+            found.append((PodUid(path.parent.name), path.read_bytes()))
+        except FileNotFoundError:
+            continue  # the pod went meanwhile
+    return found
+
+
 def unrecorded_pods(pods_dir: Path) -> frozenset[PodUid]:
     """Return the pods with a directory and no record: another kubelet has started them. Blocks."""
     if not pods_dir.is_dir():

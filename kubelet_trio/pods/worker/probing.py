@@ -21,5 +21,6 @@ def pod_probes(
         services.started_at,
         services.exec_orphans,
         services.meter,
+        services.notes.finding,
     )
     return PodProbes(shared, pod, wake, adopted_from(status))

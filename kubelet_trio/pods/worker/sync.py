@@ -130,6 +130,7 @@ class PodSync:
         is_certain = services.observer.is_certain(pod_uid(pod))
         self._report_trouble(pod)
         self.plan = plan = await self._plan(pod, observed, now)
+        services.notes.plan(pod_uid(pod), plan)
         await self._refresh_volumes(pod, plan)
         await self._publish(observed, plan)
         if plan.finished:

@@ -7,7 +7,7 @@ done it: the volume then counts as mounted until the opposite call has succeeded
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -15,7 +15,14 @@ from kubelet_trio.grpc import CODE_NAMES, Channel, GRPCError, Message, Status, U
 from kubelet_trio.model import STORAGE, Meter
 from kubelet_trio.volumes.csi.generated.csi import v1
 from kubelet_trio.volumes.csi.generated.csi.v1.client import NodeStub
-from kubelet_trio.volumes.csi.types import CSI_TIMEOUT, Capability, CsiVolume, Driver
+from kubelet_trio.volumes.csi.types import (
+    CSI_TIMEOUT,
+    CallNotes,
+    Capability,
+    CsiVolume,
+    Driver,
+    NoNotes,
+)
 from kubelet_trio.volumes.errors import CsiCallError
 
 RequestT = TypeVar("RequestT", bound=Message)
@@ -27,6 +34,7 @@ _MOST_SEGMENTS = 1000  # topology keys of a driver
 # Characters of a node ID, or of a topology's key or value. The API has 256, 317 and 63, and repeats
 # in its refusal what is too long.
 _MOST_FACT = 1024
+_PATHS = ("target_path", "volume_path", "staging_target_path")  # of requests
 _BLOCK = "block"  # fsTypeBlockName in pkg/volume/csi
 
 # isFinalError in pkg/volume/csi/csi_client.go.
@@ -96,8 +104,11 @@ class PublishRequest:
 class DriverClient:
     """The node service of one driver. Every call raises `CsiCallError`."""
 
-    def __init__(self, driver: Driver, channel: Channel, meter: Meter) -> None:
+    def __init__(
+        self, driver: Driver, channel: Channel, meter: Meter, notes: CallNotes | None = None
+    ) -> None:
         self.driver = driver
+        self._notes = notes or NoNotes()
         self._meter = meter
         self._node = NodeStub(channel)
 
@@ -198,13 +209,17 @@ class DriverClient:
         is_migrated: bool = False,
     ) -> ReplyT:
         began, code = time.perf_counter(), CODE_NAMES[Status.CANCELLED]
+        ended = self._begin(name, request)
         try:
             answer = await method(request, timeout=CSI_TIMEOUT)
             code = CODE_NAMES[Status.OK]
+            ended(None)
             return answer
         except GRPCError as exc:
             code = CODE_NAMES[exc.status]
-            raise _call_error(exc) from exc
+            error = _call_error(exc)
+            ended(error)
+            raise error from exc
         finally:
             labels = (
                 self.driver.name,
@@ -213,6 +228,13 @@ class DriverClient:
                 "true" if is_migrated else "false",
             )
             self._meter.observe(_DURATION, time.perf_counter() - began, labels, STORAGE)
+
+    def _begin(self, name: str, request: Message) -> Callable[[BaseException | None], None]:
+        """Note a call that changes a volume; return what is told of its end."""
+        if name.startswith("NodeGet"):
+            return lambda _error: None
+        found = (getattr(request, field, "") for field in ("volume_id", *_PATHS))
+        return self._notes.begin(name, [self.driver.name, *(text for text in found if text)])
 
 
 def _call_error(exc: GRPCError) -> CsiCallError:

@@ -19,7 +19,7 @@ from kubelet_trio.grpc import Channel
 from kubelet_trio.model import Backoff, Meter, get_logger
 from kubelet_trio.volumes.csi.client import DriverClient
 from kubelet_trio.volumes.csi.data import check_driver_name
-from kubelet_trio.volumes.csi.types import CSI_TIMEOUT, Driver
+from kubelet_trio.volumes.csi.types import CSI_TIMEOUT, CallNotes, Driver
 from kubelet_trio.volumes.errors import CsiCallError, DriverNotFoundError
 
 log = get_logger()
@@ -53,6 +53,7 @@ class DriverTable:
         drivers: AsyncValue[Mapping[str, Driver]] | None = None,
         connect: Callable[[str], Channel] = Channel,
         install: Install | None = None,
+        notes: CallNotes | None = None,
     ) -> None:
         """Begin without drivers.
 
@@ -62,11 +63,13 @@ class DriverTable:
             connect: makes the channel to a driver's socket.
             install: tells the API server of a driver; raises ValueError if that refuses the
                 driver. None: there is no API server.
+            notes: is told of the calls; None: nobody is.
         """
         self.drivers: AsyncValue[Mapping[str, Driver]] = drivers or AsyncValue({})
         self._meter = meter or Meter()
         self._connect = connect
         self._install = install
+        self._notes = notes
         # Of each name those that run, the last to register at the end.
         self._entries: dict[str, list[_Entry]] = {}
 
@@ -115,7 +118,9 @@ class DriverTable:
             driver = await self._describe(name, endpoint, channel)
             if self._install is not None:
                 await self._install(driver)
-            entry = _Entry(_highest(versions), DriverClient(driver, channel, self._meter), channel)
+            entry = _Entry(
+                _highest(versions), DriverClient(driver, channel, self._meter, self._notes), channel
+            )
             self._entries.setdefault(name, []).append(entry)
             self._show()
             log.info("csi.driver_registered", driver=name, endpoint=endpoint)
@@ -136,12 +141,12 @@ class DriverTable:
         """
         entry = self._entry(name)
         driver = await _facts(entry.client)
-        entry.client = DriverClient(driver, entry.channel, self._meter)
+        entry.client = DriverClient(driver, entry.channel, self._meter, self._notes)
         self._show()
 
     async def _describe(self, name: str, endpoint: str, channel: Channel) -> Driver:
         """Ask a new driver for its facts, again while it may still be starting."""
-        client = DriverClient(Driver(name, endpoint, ""), channel, self._meter)
+        client = DriverClient(Driver(name, endpoint, ""), channel, self._meter, self._notes)
         backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY)
         failure = CsiCallError("DeadlineExceeded", "context deadline exceeded", is_final=False)
         with trio.move_on_after(CSI_TIMEOUT):

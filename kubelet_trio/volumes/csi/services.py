@@ -12,7 +12,7 @@ from trio_util import AsyncValue
 from kubelet_trio.model import Meter, Offload, Purpose, get_logger, offload_for
 from kubelet_trio.objects import TokenRequester
 from kubelet_trio.volumes.attaching import NoVolumesInUse, VolumesInUse
-from kubelet_trio.volumes.csi.types import CSI_PLUGIN, Attachments, Driver, NoAttachments
+from kubelet_trio.volumes.csi.types import CSI_PLUGIN, Attachments, CallNotes, Driver, NoAttachments
 from kubelet_trio.volumes.errors import VolumeStepError
 from kubelet_trio.volumes.layout import CSI
 from kubelet_trio.volumes.measure import VolumeMeter
@@ -49,6 +49,7 @@ class CsiServices:
         connect: Callable[[str], Channel] | None = None,
         install: Callable[[Driver], Awaitable[None]] | None = None,
         devices: BlockDevices | None = None,
+        notes: CallNotes | None = None,
     ) -> None:
         """Take the seams; nothing is loaded yet.
 
@@ -64,6 +65,7 @@ class CsiServices:
             connect: makes the channel to a driver's socket; None: as gRPC does.
             install: tells the API server of a driver that registers; None: there is none.
             devices: the host's block devices; None: the kernel's.
+            notes: is told of the calls of drivers; None: nobody is.
         """
         self.drivers: AsyncValue[Mapping[str, Driver]] = AsyncValue({})
         self._root_dir = root_dir
@@ -77,6 +79,7 @@ class CsiServices:
         self._connect = connect
         self._install = install
         self._devices = devices
+        self._notes = notes
 
     @cached_property
     def table(self) -> DriverTable:
@@ -84,7 +87,8 @@ class CsiServices:
         from kubelet_trio.grpc import Channel
         from kubelet_trio.volumes.csi.drivers import DriverTable
 
-        return DriverTable(self._meter, self.drivers, self._connect or Channel, self._install)
+        connect = self._connect or Channel
+        return DriverTable(self._meter, self.drivers, connect, self._install, self._notes)
 
     async def refresh(self, name: str) -> None:
         """Ask a driver for its facts again, such as its limit of volumes; log a failure."""

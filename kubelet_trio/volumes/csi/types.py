@@ -7,7 +7,7 @@ Nothing in `volumes.csi` talks to the API server. In a cluster, `ClusterAttachme
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -84,6 +84,25 @@ class Attachments(Protocol):
         Raises `ObjectError`.
         """
         ...
+
+
+class CallNotes(Protocol):
+    """Is told of the calls that change volumes, such as the flight recorder. Never blocks."""
+
+    def begin(
+        self, operation: str, args: Sequence[object]
+    ) -> Callable[[BaseException | None], None]:
+        """Note a call without its secrets; return what is told of its end, with its error."""
+        ...
+
+
+class NoNotes:
+    """Notes nothing."""
+
+    def begin(
+        self, operation: str, args: Sequence[object]
+    ) -> Callable[[BaseException | None], None]:
+        return lambda _error: None
 
 
 class NoAttachments:

@@ -1,0 +1,124 @@
+"""The flight recorder of an agent: what it taps, and what it says about its agent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from lightkube.models.core_v1 import Node, Pod
+
+from kubelet_trio import __version__
+from kubelet_trio.agent.settings import AgentSettings, Seams
+from kubelet_trio.model import PodUid, Purpose
+from kubelet_trio.objects import ObjectStore
+from kubelet_trio.pods import PodRecord, encode_pod_record, read_pod_records
+from kubelet_trio.recorder import (
+    RecordedExits,
+    RecordedInputs,
+    RecordedMounter,
+    RecordedObjects,
+    RecordedRuntime,
+    Recorder,
+    Recording,
+    VolumeNotes,
+)
+from kubelet_trio.status import OnChange
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+# Of other parts than decisions, or not values.
+_NOT_TOLD = ("gates", "notes", "own_node", "sockets")
+
+
+@dataclass(frozen=True, slots=True)
+class Taps:
+    """The recorder of an agent, and the taps that feed it."""
+
+    recorder: Recorder
+    inputs: RecordedInputs  # what the sources want, and what is decided
+    volumes: VolumeNotes
+
+    def objects(self, store: ObjectStore) -> ObjectStore:
+        """Return a store of objects with a tap."""
+        return RecordedObjects(store, self.recorder)
+
+    def on_change(self, on_change: OnChange) -> OnChange:
+        """Return `on_change` of the status store, which notes the statuses as well."""
+
+        def changed(pods: Mapping[PodUid, Pod | None], finished: Set[PodUid]) -> None:
+            self.inputs.statuses(pods)
+            on_change(pods, finished)
+
+        return changed
+
+    def known_node(self, known_node: Callable[[], Node | None]) -> Callable[[], Node | None]:
+        """Return `known_node`, which notes the node's object when it is asked for."""
+
+        def node() -> Node | None:
+            found = known_node()
+            self.inputs.node(found)
+            return found
+
+        return node
+
+
+def make_taps(settings: AgentSettings, seams: Seams, records: Mapping[PodUid, PodRecord]) -> Taps:
+    """Return the recorder of an agent, not running yet, and its taps."""
+    node = settings.node
+    recording = Recording(
+        limit=settings.recorder_size,
+        start=partial(_start, settings),
+        records=tuple((uid, encode_pod_record(record)) for uid, record in records.items()),
+        read_records=partial(read_pod_records, node.root_dir / "pods"),
+    )
+    threads = seams.offload_for(Purpose.RECORDER)
+    recorder = Recorder(node.root_dir, recording, seams.clock, threads)
+    return Taps(recorder, RecordedInputs(recorder), VolumeNotes(recorder))
+
+
+def recorded_seams(seams: Seams, taps: Taps) -> Seams:
+    """Return the seams with a tap at each."""
+    recorder, waiter = taps.recorder, seams.exit_waiter
+    runtime = RecordedRuntime(seams.runtime, recorder)
+    return replace(
+        seams,
+        runtime=runtime,
+        mounter=RecordedMounter(seams.mounter, taps.volumes),
+        exit_waiter=RecordedExits(waiter, recorder, runtime.pids) if waiter is not None else None,
+    )
+
+
+def _start(settings: AgentSettings) -> dict[str, Any]:
+    """Return the agent's fields of START. Blocks."""
+    try:
+        boot_id = _BOOT_ID.read_text().strip()
+    except OSError:
+        boot_id = ""
+    return {
+        "version": __version__,
+        "node": settings.node.node_name,
+        "instance": settings.instance,
+        "boot_id": boot_id,
+        "settings": told_settings(settings),
+    }
+
+
+def told_settings(settings: AgentSettings) -> dict[str, Any]:
+    """Return the settings that decisions depend on, by the names of their fields, as JSON."""
+    told = replace(settings, admission=replace(settings.admission, checks=()))
+    return {
+        field.name: msgspec.to_builtins(getattr(told, field.name), enc_hook=_encode)
+        for field in fields(told)
+        if field.name not in _NOT_TOLD
+    }
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise NotImplementedError(f"a setting of {type(value).__name__}")

@@ -1,0 +1,289 @@
+"""What recordings leave out: values that are secret, or may be.
+
+    Secret                      every value; the names of keys stay
+    ConfigMap                   every value, likewise: nobody's decision depends on one
+    env of a manifest           values of names that look like secrets
+    env of CreateContainer      every value: some come from Secrets, under any name
+    command, args               of a manifest: values after flags and names that look like secrets;
+                                of CreateContainer: all, because `$(NAME)` has been expanded in them
+    HTTP headers of probes      values of names that look like secrets, `Authorization`, `Cookie`
+    annotations                 values of names that look like secrets, and
+                                `kubectl.kubernetes.io/last-applied-configuration`
+    options and attributes      of FlexVolumes, CSI volumes and StorageClasses: values of names that
+                                look like secrets; parameters of resource claims: all
+    managedFields               all
+    PullImage                   the credentials
+    CSI calls                   secrets and contexts
+    mount options               values of names that look like secrets
+    ExecSync                    the command and its output
+    free text                   errors, messages of statuses: values after names that look like
+                                secrets
+    everywhere                  user and password in URLs, private keys in PEM, bearer and basic
+                                credentials, JSON web tokens
+
+A name looks like a secret if it contains password, passwd, pwd, secret, token, credential, a key
+of an API or for access, signing or encryption, private, auth, cookie, dsn or a connection string.
+
+Objects come as `msgspec.to_builtins` makes them, are changed in place, and returned.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+LEFT_OUT = "*left out*"
+# What stands for the values of Secrets and ConfigMaps: also valid JSON, as registry logins are.
+_VALUE, _VALUE_BASE64 = "{}", "e30="
+_LEFT_OUT_BASE64 = "KmxlZnQgb3V0Kg=="
+
+_NAMES = (
+    r"pass(?:word|wd|phrase|code)?\b|passw|passphrase|pwd|secret|token|credential|"
+    r"(?:api|access|sign(?:ing)?|encrypt(?:ion)?|account|client|ssh|master|shared)[_.-]?key|"
+    r"private|auth|cookie|dsn\b|conn(?:ection)?[_.-]?str|salt\b|_pass(?:_|$)|_key$|^key$|^pass$"
+)
+_SECRET_NAME = re.compile(_NAMES, re.IGNORECASE)
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
+# `--db-password=x`, `TOKEN: x`, `password="x y"` within a text.
+_ASSIGNED = re.compile(
+    r"""([\w.-]*(?:pass|pwd|secret|token|credential|[_.-]?key|private|auth|cookie|dsn)[\w.-]*"""
+    r"""["']?\s*[=:]\s*)("[^"]*"|'[^']*'|(?:(?:bearer|basic)\s+)?[^\s"',;&]+)""",
+    re.IGNORECASE,
+)
+# In encoded JSON: quotes end a value, and line breaks are `\n`.
+_ANYWHERE = re.compile(
+    rb"""(?P<url>[a-zA-Z][a-zA-Z0-9+.-]*://)[^/\s"\\@?#]+@"""
+    rb"""|-----BEGIN [A-Z ]*PRIVATE KEY-----[^"]*?(?:-----END [A-Z ]*PRIVATE KEY-----|(?="))"""
+    rb"""|(?P<scheme>\b(?:[Bb]earer|[Bb]asic) +)[A-Za-z0-9+/=._~-]{8,}"""
+    rb"""|\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*"""
+)
+# A quick look: most bodies have none of them.
+_HINTS = (b"://", b"PRIVATE KEY", b"earer ", b"asic ", b"eyJ")
+
+
+def looks_secret(name: str) -> bool:
+    """Whether the value of this name is left out."""
+    return _SECRET_NAME.search(name) is not None
+
+
+def mask_text(text: str) -> str:
+    """Return a text without what is assigned to names that look like secrets."""
+    if "=" not in text and ":" not in text:
+        return text
+    return _ASSIGNED.sub(lambda found: found[1] + LEFT_OUT, text)
+
+
+def mask_bytes(body: bytes) -> bytes:
+    """Return encoded JSON without what looks like a secret wherever it stands."""
+    if not any(hint in body for hint in _HINTS):
+        return body
+    return _ANYWHERE.sub(_without, body)
+
+
+def _without(found: re.Match[bytes]) -> bytes:
+    if found["url"] is not None:
+        return found["url"] + LEFT_OUT.encode() + b"@"
+    return (found["scheme"] or b"") + LEFT_OUT.encode()
+
+
+def mask_names(values: Any) -> None:
+    """Mask the values of a map whose names look like secrets."""
+    if isinstance(values, dict):
+        for name in values:
+            if values[name] and looks_secret(name):
+                values[name] = LEFT_OUT
+
+
+def mask_annotations(values: Any) -> None:
+    """Mask the annotations of an object, a sandbox or a container."""
+    if not isinstance(values, dict):
+        return
+    mask_names(values)
+    values.pop(_LAST_APPLIED, None)
+    for name, text in values.items():
+        if name.endswith("Handler") and isinstance(text, str):  # of a container: a hook, as JSON
+            values[name] = _mask_json_hook(text)
+
+
+def _mask_json_hook(text: str) -> str:
+    try:
+        hook = msgspec.json.decode(text)
+    except ValueError:
+        return LEFT_OUT
+    mask_handler(hook)
+    return msgspec.json.encode(hook).decode()
+
+
+def mask_words(words: Any) -> None:
+    """Mask a command or its arguments."""
+    if not isinstance(words, list):
+        return
+    follows = False
+    for place, word in enumerate(words):
+        if not isinstance(word, str):
+            continue
+        if follows and not word.startswith("-"):
+            words[place] = LEFT_OUT
+        else:
+            words[place] = mask_text(word)
+        follows = word.startswith("-") and "=" not in word and looks_secret(word.lstrip("-"))
+
+
+def mask_handler(handler: Any) -> None:
+    """Mask a probe or a hook."""
+    if not isinstance(handler, dict):
+        return
+    mask_words((handler.get("exec") or {}).get("command"))
+    request = handler.get("httpGet") or {}
+    for header in request.get("httpHeaders") or ():
+        if looks_secret(header.get("name") or ""):
+            header["value"] = LEFT_OUT
+    if request.get("path"):
+        request["path"] = mask_text(request["path"])
+
+
+def mask_container(container: Any) -> None:
+    """Mask a container of a pod's spec."""
+    for variable in container.get("env") or ():
+        if variable.get("value") and looks_secret(variable.get("name") or ""):
+            variable["value"] = LEFT_OUT
+        elif variable.get("value"):
+            variable["value"] = mask_text(variable["value"])
+    mask_words(container.get("command"))
+    mask_words(container.get("args"))
+    for name in ("livenessProbe", "readinessProbe", "startupProbe"):
+        mask_handler(container.get(name))
+    lifecycle = container.get("lifecycle") or {}
+    mask_handler(lifecycle.get("postStart"))
+    mask_handler(lifecycle.get("preStop"))
+
+
+def mask_metadata(meta: Any) -> None:
+    """Mask an object's metadata."""
+    if isinstance(meta, dict):
+        mask_annotations(meta.get("annotations"))
+        meta.pop("managedFields", None)
+
+
+def mask_pod(pod: Any) -> Any:
+    """Mask a core/v1 Pod."""
+    if not isinstance(pod, dict):
+        return pod
+    mask_metadata(pod.get("metadata"))
+    spec = pod.get("spec") or {}
+    for name in ("containers", "initContainers", "ephemeralContainers"):
+        for container in spec.get(name) or ():
+            mask_container(container)
+    for volume in spec.get("volumes") or ():
+        mask_volume_source(volume)
+    mask_status(pod.get("status"))
+    return pod
+
+
+def mask_status(status: Any) -> Any:
+    """Mask a core/v1 PodStatus: the messages in it are texts of programs and registries."""
+    return mask_messages(status)
+
+
+def mask_messages(value: Any) -> Any:
+    """Mask the texts named `message` in an object, at every depth."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            if name == "message" and isinstance(item, str):
+                value[name] = mask_text(item)
+            elif isinstance(item, dict | list):
+                mask_messages(item)
+    elif isinstance(value, list):
+        for item in value:
+            mask_messages(item)
+    return value
+
+
+def mask_volume_source(source: Any) -> None:
+    """Mask a volume of a pod, or the spec of a PersistentVolume."""
+    mask_names((source.get("flexVolume") or {}).get("options"))
+    mask_names((source.get("csi") or {}).get("volumeAttributes"))
+    template = ((source.get("ephemeral") or {}).get("volumeClaimTemplate") or {}).get("metadata")
+    mask_metadata(template)
+    mask_options(source.get("mountOptions"))
+
+
+def mask_options(options: Any) -> None:
+    """Mask a list of mount options, in place."""
+    if isinstance(options, list):
+        for place, option in enumerate(options):
+            name, sign, _ = option.partition("=")
+            if sign and looks_secret(name):
+                options[place] = f"{name}={LEFT_OUT}"
+
+
+def mask_object(value: Any, kind: str) -> Any:
+    """Mask an object that pods refer to."""
+    mask_metadata(value.get("metadata"))
+    if kind in ("Secret", "ConfigMap"):
+        # The values of a Secret's `data` are base64, those of a ConfigMap's are not.
+        for name in ("data", "stringData", "binaryData"):
+            is_plain = name == "stringData" or (name, kind) == ("data", "ConfigMap")
+            if value.get(name):
+                value[name] = dict.fromkeys(value[name], _VALUE if is_plain else _VALUE_BASE64)
+    spec = value.get("spec")
+    if isinstance(spec, dict):
+        mask_volume_source(spec)
+        mask_devices(spec)
+    mask_names(value.get("parameters"))
+    mask_options(value.get("mountOptions"))
+    return mask_messages(value)
+
+
+def mask_devices(value: Any) -> None:
+    """Mask the drivers' own parameters in a claim of devices, at every depth."""
+    if isinstance(value, dict):
+        opaque = value.get("opaque")
+        if isinstance(opaque, dict) and "parameters" in opaque:
+            opaque["parameters"] = {}
+        items: Iterable[Any] = value.values()
+    else:
+        items = value
+    for item in items:
+        if isinstance(item, dict | list):
+            mask_devices(item)
+
+
+def mask_record(record: Any) -> Any:
+    """Mask the record of a pod."""
+    mask_pod(record.get("pod"))
+    mask_pod(record.get("returns"))
+    for container in record.get("added") or ():
+        mask_container(container)
+    return mask_messages(record)
+
+
+def mask_sandbox_config(config: Any) -> Any:
+    """Mask a PodSandboxConfig."""
+    mask_annotations(config.get("annotations"))
+    return config
+
+
+def mask_container_config(config: Any) -> Any:
+    """Mask a ContainerConfig."""
+    mask_annotations(config.get("annotations"))
+    for variable in config.get("envs") or ():
+        variable["value"] = _LEFT_OUT_BASE64
+    config["command"] = [LEFT_OUT] * bool(config.get("command"))
+    config["args"] = [LEFT_OUT] * bool(config.get("args"))
+    return config
+
+
+def mask_runtime_object(value: Any) -> Any:
+    """Mask the status of a sandbox or container, or its entry in a list."""
+    mask_annotations(value.get("annotations"))
+    if value.get("message"):
+        value["message"] = mask_text(value["message"])
+    return value
+
+
+Mask = Callable[[Any], Any]

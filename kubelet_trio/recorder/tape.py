@@ -1,0 +1,176 @@
+"""The state of what was recorded last, and the frames that the writer's thread makes of news.
+
+Only the thread that writes uses a `Tape`. It encodes each entry, drops those that say what the last
+entry of their key has said, and keeps the last of each key: a segment's snapshot consists of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from kubelet_trio.recorder.bodies import (
+    Failure,
+    Listed,
+    encode_answer,
+    encode_call,
+    encode_entry_of_list,
+    encode_json,
+    encode_object,
+    encode_plan,
+    encode_pod,
+    encode_status,
+    list_body,
+)
+from kubelet_trio.recorder.format import Entry, Kind, encode_frame
+
+_MOST_KEYS = 50_000  # of one kind; the oldest are forgotten
+
+
+class Note(NamedTuple):
+    """What a tap has noted: an entry that is not encoded yet."""
+
+    at: float
+    kind: Kind
+    key: str
+    content: Any  # None: what the key names is gone
+
+
+class Forget:
+    """As the content of a note: the key is of no interest any more. Nothing is written."""
+
+
+FORGET = Forget()
+
+
+class Tape:
+    """Makes frames of notes."""
+
+    def __init__(self) -> None:
+        self._last: dict[Kind, dict[str, bytes]] = {
+            kind: {}
+            for kind in (
+                *(Kind.WANTED, Kind.SOURCES, Kind.OBJECT, Kind.READ),
+                *(Kind.PROBE, Kind.PLAN, Kind.STATUS),
+            )
+        }
+        # By method and id: the entries of lists, of which a snapshot has one entry each.
+        self._listed: dict[str, dict[str, bytes]] = {}
+
+    def entries(self, note: Note) -> Iterator[Entry]:
+        """Yield the entries that a note makes: one, or none if it brings nothing new."""
+        if isinstance(note.content, Forget):
+            self._last[note.kind].pop(note.key, None)
+        elif isinstance(note.content, Listed):
+            yield from self._list(note, note.content)
+        elif note.content is None and note.kind in self._last:
+            yield from self._gone(note)
+        else:
+            body = _encode(note)
+            if self._is_news(note, body):
+                yield Entry(note.at, note.kind, note.key, body)
+
+    def snapshot(
+        self, at: float, start: Callable[[bool], bytes], records: Sequence[tuple[str, bytes]]
+    ) -> Callable[[int], list[bytes]]:
+        """Return the function that makes the frames of a snapshot of at most so many bytes.
+
+        Args:
+            at: its time.
+            start: returns the body of START, given whether the snapshot is complete.
+            records: the pods' records, by UID.
+        """
+
+        def frames(limit: int) -> list[bytes]:
+            end = encode_frame(at, Kind.SNAPSHOT, "", b"")
+            first = encode_frame(at, Kind.START, "", start(True))
+            found, size, is_complete = [], len(first) + len(end) + 1, True
+            for kind, key, body in self._state(records):
+                frame = encode_frame(at, kind, key, body)
+                if size + len(frame) <= limit:
+                    found.append(frame)
+                    size += len(frame)
+                else:
+                    is_complete = False
+            if not is_complete:
+                first = encode_frame(at, Kind.START, "", start(False))
+            return [first, *found, end]
+
+        return frames
+
+    def _state(self, records: Sequence[tuple[str, bytes]]) -> Iterator[tuple[Kind, str, bytes]]:
+        for uid, body in records:
+            yield Kind.RECORD, uid, body
+        for kind, last in self._last.items():
+            if kind is Kind.READ:
+                for method, listed in self._listed.items():
+                    yield kind, f"{method}:", list_body(list(listed.values()), ())
+            for key, body in last.items():
+                yield kind, key, body
+
+    def _is_news(self, note: Note, body: bytes) -> bool:
+        """Keep a body as the last of its key; return whether it differs from the one before."""
+        last = self._last.get(note.kind)
+        if last is None:
+            return True
+        before = last.pop(note.key, None)
+        last[note.key] = body  # the newest is the last
+        if len(last) > _MOST_KEYS:
+            del last[next(iter(last))]
+        return body != before
+
+    def _list(self, note: Note, news: Listed) -> Iterator[Entry]:
+        method, _, _ = note.key.partition(":")
+        listed = self._listed.setdefault(method, {})
+        # A failure of the same call is over.
+        is_mended = self._last[Kind.READ].pop(note.key, None) is not None
+        bodies = []
+        for entry in news.entries:
+            body = encode_entry_of_list(entry)
+            if listed.get(entry.id) != body:
+                listed[entry.id] = body
+                bodies.append(body)
+        gone = [id_ for id_ in news.gone if listed.pop(id_, None) is not None]
+        for id_ in gone:
+            self._forget_object(id_)
+        if bodies or gone or is_mended:
+            yield Entry(note.at, note.kind, note.key, list_body(bodies, gone))
+
+    def _gone(self, note: Note) -> Iterator[Entry]:
+        if self._last[note.kind].pop(note.key, None) is not None:
+            yield Entry(note.at, note.kind, note.key)
+        if note.kind is Kind.STATUS:  # the pod is gone from the node
+            self._last[Kind.PLAN].pop(note.key, None)
+            probes = self._last[Kind.PROBE]
+            for key in [key for key in probes if key.startswith(f"{note.key}/")]:
+                del probes[key]
+
+    def _forget_object(self, object_id: str) -> None:
+        """Forget the answers about a sandbox or container that does not exist any more."""
+        reads = self._last[Kind.READ]
+        for method in ("container_status", "pod_sandbox_status"):
+            reads.pop(f"{method}:{object_id}", None)
+        commands = f"exec_sync:{object_id}/"
+        for key in [key for key in reads if key.startswith(commands)]:
+            del reads[key]
+
+
+def _encode(note: Note) -> bytes:
+    kind, content = note.kind, note.content
+    if content is None:
+        return b""
+    if kind is Kind.WANTED:
+        return encode_pod(content)
+    if kind is Kind.OBJECT:
+        return encode_object(content, note.key.partition("/")[0])
+    if kind is Kind.STATUS:
+        return encode_status(content)
+    if kind is Kind.PLAN:
+        return encode_plan(content)
+    if kind is Kind.CALL:
+        return encode_call(*content)
+    if kind is Kind.READ or kind is Kind.ANSWER:
+        return encode_answer(content[0])
+    if isinstance(content, Failure):
+        return encode_json(content.fields())
+    return encode_json(content)
