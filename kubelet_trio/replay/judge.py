@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import trio
+from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.agent import Agent
 from kubelet_trio.model import PodUid, metadata
@@ -17,6 +18,7 @@ from kubelet_trio.replay.matching import tolerance_of
 from kubelet_trio.replay.recorded import Life
 from kubelet_trio.replay.runtime import ReplayRuntime
 
+_LATER = 1.0  # s
 _COMPARED = (Kind.PLAN, Kind.STATUS)
 
 
@@ -49,18 +51,30 @@ class Judge:
 
     async def watch(self) -> None:
         """Note statuses, and the reasons that hold pods up, whenever a status changes."""
-        async for pods in self._agent.pods.eventual_values():
-            for uid, pod in pods.items():
-                meta = metadata(pod)
-                self._journal.names.setdefault(uid, f"{meta.namespace}/{meta.name}")
-                self._note_status(uid)
-                self._note_why(uid)
+        async with trio.open_nursery() as looks:
+            async for pods in self._agent.pods.eventual_values():
+                changed = [uid for uid, pod in pods.items() if self._note_status(uid, pod)]
+                for uid in changed:
+                    self._note_why(uid)
+                if changed:
+                    looks.start_soon(self._look_again, changed)
 
-    def _note_status(self, uid: PodUid) -> None:
+    async def _look_again(self, uids: Sequence[PodUid]) -> None:
+        """Note what holds pods up once their steps have begun, or failed."""
+        await trio.sleep(_LATER)
+        for uid in uids:
+            self._note_why(uid)
+
+    def _note_status(self, uid: PodUid, pod: Pod) -> bool:
+        """Note a pod's status; return whether it differs from the last one."""
+        meta = metadata(pod)
+        self._journal.names.setdefault(uid, f"{meta.namespace}/{meta.name}")
         words = self._status(uid)
-        if self._shown.get(uid) != words:
-            self._shown[uid] = words
-            self._journal.note(uid, "status", compare.joined(words))
+        if self._shown.get(uid) == words:
+            return False
+        self._shown[uid] = words
+        self._journal.note(uid, "status", compare.joined(words))
+        return True
 
     def _status(self, uid: PodUid) -> tuple[str, ...]:
         pod = self._agent.pods.value.get(uid)

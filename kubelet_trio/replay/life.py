@@ -11,10 +11,11 @@ import trio
 from kubelet_trio.agent import Agent, AgentSettings, Seams, make_agent
 from kubelet_trio.pods import load_records
 from kubelet_trio.recorder import Entry, Kind, RecordingError, read_body
+from kubelet_trio.replay.blocking import ReplayOffload
 from kubelet_trio.replay.journal import Journal
 from kubelet_trio.replay.judge import Judge
 from kubelet_trio.replay.matching import Owners
-from kubelet_trio.replay.mounts import ReplayMounter
+from kubelet_trio.replay.mounts import ReplayMounter, may_wait
 from kubelet_trio.replay.observed import Observed, observe, surprises
 from kubelet_trio.replay.recorded import Life
 from kubelet_trio.replay.runtime import ReplayRuntime, touch_log
@@ -60,7 +61,7 @@ class ReplayedLife:
         self._runtime = ReplayRuntime(life, self._observed, self._owners, journal, tolerance)
         self._settings = agent_settings(life.facts, top)
         self._wanted = Wanted(_source_names(life), top)
-        self._mounter = ReplayMounter(life.volume_calls, self._settings.node.root_dir)
+        self._offload = ReplayOffload(threads=may_wait(life.volume_calls))
         _write_records(life, self._settings)
         _touch_logs(self._observed, self._settings)
         for entry in life.snapshot:
@@ -79,6 +80,7 @@ class ReplayedLife:
         self._wanted.deliver()
         async with trio.open_nursery() as nursery:
             try:
+                nursery.start_soon(self._offload.hold_clock)
                 await nursery.start(agent.run)
                 nursery.start_soon(self._tell)
                 nursery.start_soon(self._relist, agent)
@@ -88,20 +90,20 @@ class ReplayedLife:
             finally:
                 self._journal.close()
                 self._runtime.close()
-                self._mounter.close()
+                self._offload.close()
                 nursery.cancel_scope.cancel()
 
     def _seams(self) -> Seams:
-        cgroups = MemoryCgroups()
+        cgroups, now = MemoryCgroups(), trio.lowlevel.current_clock().current_time
         return Seams(
             runtime=self._runtime,
-            mounter=self._mounter,
+            mounter=ReplayMounter(self._life.volume_calls, now, self._offload.wait),
             cgroups=lambda _driver: cgroups,
             cgroup_tree=lambda _driver: cgroups,
             sources=self._wanted.sources,
             exit_waiter=ReplayExitWaiter(self._runtime),
             clock=self._clock,
-            offload=self._mounter.offload,
+            offload=self._offload,
             disk_space=ample_space,
             signals=NoSignals(),
         )

@@ -3,105 +3,100 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
 
-import trio
-
-from kubelet_trio.model import inline_offload
 from kubelet_trio.replay.recorded import RecordedVolumeCall
 from kubelet_trio.testing import FakeMounter
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-class _PendingError(BaseException):
-    """A mount is under way until a time: whoever offloads it waits, and tries again.
-
-    Not an Exception: no handler of failed mounts takes it for one.
-    """
-
-    def __init__(self, until: float) -> None:
-        super().__init__(until)
-        self.until = until
+# The address of NFS volumes that stand for those of CSI drivers: see `wanted`.
+CSI = "csi."
+_QUICK = 0.05  # s of a mount that nobody notices
 
 
 class ReplayMounter(FakeMounter):
-    """A `Mounter` on the recorded calls; what was not recorded succeeds at once.
+    """A `Mounter` on the recorded calls; what was not recorded succeeds at once."""
 
-    A mount cannot wait by itself, since in a replay it is no thread that does blocking work. So
-    `offload`, which carries out all blocking work, waits instead, and starts the work anew: like
-    the agent's own retries, it finds what is done already.
-    """
-
-    def __init__(self, calls: Sequence[RecordedVolumeCall], root_dir: Path) -> None:
+    def __init__(
+        self,
+        calls: Sequence[RecordedVolumeCall],
+        now: Callable[[], float],
+        wait: Callable[[float], None],
+    ) -> None:
         """Args:
         calls: the recorded ones.
-        root_dir: of the replayed agent.
+        now: returns the virtual time; in any thread.
+        wait: waits for one in the current thread.
         """
         super().__init__()
-        self._root = str(root_dir)
+        self._now = now
+        self._wait = wait
         self._calls: dict[tuple[str, str], list[RecordedVolumeCall]] = {}
         for call in calls:
             for place in _places(call):
                 self._calls.setdefault((call.operation, place), []).append(call)
-        self._closed = trio.Event()
 
-    def close(self) -> None:
-        """End all waits: the replay is over."""
-        self._closed.set()
-
-    async def offload(self, fn: Any, *args: Any, **kwargs: Any) -> Any:
-        """Do blocking work here, at the pace of the recorded mounts in it."""
-        while True:
-            try:
-                return await inline_offload(fn, *args, **kwargs)
-            except _PendingError as pending:
-                # As a thread that mounts, which nobody can cancel.
-                with trio.CancelScope(deadline=pending.until, shield=True):
-                    await self._closed.wait()
-                await trio.lowlevel.checkpoint_if_cancelled()
-
-    def _pace(self, operation: str, target: Path) -> None:
-        """Wait for the end of a recorded call, by `_PendingError`. Raises its OSError."""
-        place = _place(str(target))
-        call = next((c for c in self._calls.get((operation, place), ()) if not c.is_made), None)
-        if call is None:
+    def _pace(self, operation: str, place: str) -> None:
+        """Wait for the end of the next recorded call. Raises its OSError."""
+        left = [c for c in self._calls.get((operation, place), ()) if not c.is_made]
+        for call, following in zip_longest(left, left[1:]):
+            call.is_made = True
+            # One that hangs is over when the recorded agent has begun another one.
+            hangs = call.ended == math.inf and following is not None
+            ends = following.began if hangs and following is not None else call.ended
+            if ends > self._now():
+                self._wait(ends)
+            if hangs:
+                continue
+            if call.error:
+                code = call.errno or errno.EIO
+                raise OSError(code, call.text or os.strerror(code), place)
             return
-        if call.ended > trio.current_time():
-            raise _PendingError(call.ended)
-        call.is_made = True
-        if call.error:
-            raise _os_error(call.error, call.text, target)
 
     def mount_tmpfs(self, target: Path, options: Sequence[str] = ()) -> None:
-        self._pace("mount_tmpfs", target)
+        self._pace("mount_tmpfs", _place(str(target)))
         super().mount_tmpfs(target, options)
 
     def mount_hugetlbfs(self, target: Path, options: Sequence[str] = ()) -> None:
-        self._pace("mount_hugetlbfs", target)
+        self._pace("mount_hugetlbfs", _place(str(target)))
         super().mount_hugetlbfs(target, options)
 
     def mount_nfs(self, source: str, target: Path, options: Sequence[str] = ()) -> None:
-        self._pace("mount_nfs", target)
+        if source.startswith(CSI):
+            driver, _, handle = source.removeprefix(CSI).partition(":/")
+            self._pace("NodeStageVolume", f"{driver} {handle}")
+            self._pace("NodePublishVolume", _volume(str(target)))
+        else:
+            self._pace("mount_nfs", _place(str(target)))
         super().mount_nfs(source, target, options)
 
     def mount_device(
         self, source: str, target: Path, fstype: str, options: Sequence[str] = ()
     ) -> None:
-        self._pace("mount_device", target)
+        self._pace("mount_device", _place(str(target)))
         super().mount_device(source, target, fstype, options)
 
     def bind(self, source: str, target: Path) -> None:
-        self._pace("bind", target)
+        self._pace("bind", _place(str(target)))
         super().bind(source, target)
 
     def unmount(self, target: Path) -> None:
-        self._pace("unmount", target)
+        found = next((m for m in self.mounts() if m.path == str(target)), None)
+        if found is not None and found.source.startswith(CSI):
+            driver, _, handle = found.source.removeprefix(CSI).partition(":/")
+            self._pace("NodeUnpublishVolume", _volume(str(target)))
+            self._pace("NodeUnstageVolume", f"{driver} {handle}")
+        else:
+            self._pace("unmount", _place(str(target)))
         super().unmount(target)
+
+
+def may_wait(calls: Sequence[RecordedVolumeCall]) -> bool:
+    """Whether a recorded mount has taken its time."""
+    return any(call.ended - call.began > _QUICK for call in calls)
 
 
 def _place(path: str) -> str:
@@ -110,14 +105,18 @@ def _place(path: str) -> str:
     return place if found else path
 
 
+def _volume(path: str) -> str:
+    """Return pod and volume of a path: a driver's volume has another directory in a replay."""
+    parts = _place(path).split("/")  # UID, volumes, plugin, volume
+    return f"{parts[0]}/{parts[3]}" if len(parts) > 3 else path
+
+
 def _places(call: RecordedVolumeCall) -> list[str]:
-    """Return the targets of a recorded call: the last path in its arguments."""
-    paths = [arg for arg in call.args if isinstance(arg, str) and arg.startswith("/")]
-    return [_place(paths[-1])] if paths else []
-
-
-def _os_error(kind: str, text: str, target: Path) -> OSError:
-    code = next((n for n, name in errno.errorcode.items() if name in text), None)
-    if code is None:
-        code = next((n for n in errno.errorcode if os.strerror(n) in text), errno.EIO)
-    return OSError(code, os.strerror(code), str(target))
+    """Return what a recorded call is about: its target, the last path in its arguments."""
+    words = [str(arg) for arg in call.args if isinstance(arg, str)]
+    if call.operation in ("NodeStageVolume", "NodeUnstageVolume"):
+        return [" ".join(words[:2])]
+    paths = [
+        _volume(w) if call.operation.startswith("Node") else _place(w) for w in words if "/" in w
+    ]
+    return paths[-1:]

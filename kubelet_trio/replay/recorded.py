@@ -68,6 +68,7 @@ class RecordedVolumeCall:
     ended: float = math.inf
     ok: Any = None
     error: str = ""  # the class of its error
+    errno: int = 0
     text: str = ""
     is_made: bool = False
 
@@ -215,6 +216,7 @@ class _Reader:
         elif (call := self._volume_calls.get(body["call"])) is not None:
             call.ended, call.ok = entry.at, body.get("ok")
             call.error, call.text = body.get("error", ""), body.get("text", "")
+            call.errno = int(body.get("errno") or 0)
 
     def add_gap(self, life: Life, entry: Entry) -> None:
         life.lost += int(read_body(entry.body).get("lost") or 1)

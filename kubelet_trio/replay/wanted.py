@@ -18,6 +18,7 @@ from trio_util import AsyncValue
 from kubelet_trio.model import Latest, PodUid
 from kubelet_trio.objects import KINDS, ApiObject
 from kubelet_trio.recorder import Entry, read_body
+from kubelet_trio.replay.mounts import CSI
 from kubelet_trio.sources import SourceProblem, SourceSnapshot
 
 # What needs nothing but the agent, its mounts and its objects.
@@ -138,6 +139,9 @@ class Wanted:
         for part in (volume.get("projected") or {}).get("sources") or ():
             for issued in _ISSUED:
                 part.pop(issued, None)
+        if (driven := volume.pop("csi", None)) is not None:
+            handle = driven.get("volumeHandle") or ""
+            volume["nfs"] = {"server": f"{CSI}{driven.get('driver')}", "path": f"/{handle}"}
         for kind in _foreign(volume):
             volume.pop(kind)
             if "persistentVolumeReclaimPolicy" in volume:
