@@ -1,0 +1,175 @@
+"""One recorded agent, replayed: a new agent is told the same, and its decisions are compared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import trio
+
+from kubelet_trio.agent import Agent, AgentSettings, Seams, make_agent
+from kubelet_trio.pods import load_records
+from kubelet_trio.recorder import Entry, Kind, RecordingError, read_body
+from kubelet_trio.replay.blocking import ReplayOffload
+from kubelet_trio.replay.journal import Journal
+from kubelet_trio.replay.judge import Judge
+from kubelet_trio.replay.matching import Owners
+from kubelet_trio.replay.mounts import ReplayMounter, may_wait
+from kubelet_trio.replay.observed import Observed, observe, surprises
+from kubelet_trio.replay.recorded import Life
+from kubelet_trio.replay.runtime import ReplayRuntime, touch_log
+from kubelet_trio.replay.seams import (
+    MemoryCgroups,
+    NoSignals,
+    ReplayClock,
+    ReplayExitWaiter,
+    ample_space,
+)
+from kubelet_trio.replay.settings import agent_settings
+from kubelet_trio.replay.wanted import Wanted
+
+_RECORD = "kubelet-trio.json"  # as `pods.records` names it
+_LOG_PARTS = 3
+_INPUTS = (Kind.WANTED, Kind.SOURCES, Kind.OBJECT, Kind.CLOCK)
+
+
+class ReplayedLife:
+    """An agent on a recorded life. `run` it once; `notes` say what it could not know."""
+
+    def __init__(
+        self, life: Life, top: Path, clock: ReplayClock, journal: Journal, tolerance: float
+    ) -> None:
+        """Read what the agent will find.
+
+        Args:
+            life: the recorded one.
+            top: the replay's directory, with what earlier lives have left.
+            clock: wall time.
+            journal: gets the decisions.
+            tolerance: seconds by which a decision may come earlier or later.
+
+        Raises `RecordingError`.
+        """
+        self._life = life
+        self._clock = clock
+        self._journal = journal
+        self._tolerance = tolerance
+        self._owners = Owners(life)
+        journal.names.update(self._owners.names())
+        self._observed = observe(life)
+        self._runtime = ReplayRuntime(life, self._observed, self._owners, journal, tolerance)
+        self._settings = agent_settings(life.facts, top)
+        self._wanted = Wanted(_source_names(life), top)
+        self._offload = ReplayOffload(threads=may_wait(life.volume_calls))
+        _write_records(life, self._settings)
+        _touch_logs(self._observed, self._settings)
+        for entry in life.snapshot:
+            self._take_input(entry)
+
+    @property
+    def notes(self) -> Sequence[str]:
+        return tuple(self._wanted.notes)
+
+    async def run(self) -> None:
+        """Run the agent until cancelled, or until it diverges."""
+        records = load_records(self._settings.node.root_dir / "pods")
+        agent = make_agent(self._settings, self._seams(), records)
+        judge = Judge(agent, self._life, self._runtime, self._journal, self._tolerance)
+        self._journal.note("", "agent", "an agent starts")
+        self._wanted.deliver()
+        async with trio.open_nursery() as nursery:
+            try:
+                nursery.start_soon(self._offload.hold_clock)
+                await nursery.start(agent.run)
+                nursery.start_soon(self._tell)
+                nursery.start_soon(self._relist, agent)
+                nursery.start_soon(judge.watch)
+                nursery.start_soon(judge.check)
+                await self._journal.diverged.wait()
+            finally:
+                self._journal.close()
+                self._runtime.close()
+                self._offload.close()
+                nursery.cancel_scope.cancel()
+
+    def _seams(self) -> Seams:
+        cgroups, now = MemoryCgroups(), trio.lowlevel.current_clock().current_time
+        return Seams(
+            runtime=self._runtime,
+            mounter=ReplayMounter(self._life.volume_calls, now, self._offload.wait),
+            cgroups=lambda _driver: cgroups,
+            cgroup_tree=lambda _driver: cgroups,
+            sources=self._wanted.sources,
+            exit_waiter=ReplayExitWaiter(self._runtime),
+            clock=self._clock,
+            offload=self._offload,
+            disk_space=ample_space,
+            signals=NoSignals(),
+        )
+
+    async def _tell(self) -> None:
+        """Pass on each input at its time."""
+        inputs = [entry for entry in self._life.news if entry.kind in _INPUTS]
+        for index, entry in enumerate(inputs):
+            await trio.sleep_until(entry.at)
+            self._take_input(entry)
+            following = inputs[index + 1 : index + 2]
+            if not following or following[0].at > entry.at:
+                self._wanted.deliver()
+
+    def _take_input(self, entry: Entry) -> None:
+        try:
+            self._take(entry)
+        except (KeyError, TypeError, ValueError) as exc:
+            raise RecordingError(f"{entry.kind.name} {entry.key}: {exc}") from exc
+
+    def _take(self, entry: Entry) -> None:
+        if entry.kind is Kind.WANTED:
+            uid = entry.key.rpartition("/")[2]
+            if entry.body:
+                meta = read_body(entry.body).get("metadata") or {}
+                self._journal.names[uid] = f"{meta.get('namespace')}/{meta.get('name')}"
+            text = self._wanted.wanted(entry)
+            if entry.at > self._life.start:
+                self._journal.note(uid, "wanted", text)
+        elif entry.kind is Kind.SOURCES:
+            self._wanted.settled(entry)
+        elif entry.kind is Kind.OBJECT:
+            self._wanted.known(entry)
+        elif entry.kind is Kind.CLOCK:
+            self._clock.set(entry.at, float(read_body(entry.body)["wall"]))
+
+    async def _relist(self, agent: Agent) -> None:
+        """Let the agent list when the recorded one has found a change in a list."""
+        for at in sorted(set(surprises(self._life, self._observed))):
+            await trio.sleep_until(at)
+            agent.parts.runtime.pleg.relist_soon()
+
+
+def _source_names(life: Life) -> list[str]:
+    entries = (*life.snapshot, *life.news)
+    return sorted({e.key.rpartition("/")[0] for e in entries if e.kind is Kind.WANTED})
+
+
+def _write_records(life: Life, settings: AgentSettings) -> None:
+    """Put the recorded records of pods where an agent finds them. Blocks."""
+    pods_dir = settings.node.root_dir / "pods"
+    for entry in life.snapshot:
+        if entry.kind is Kind.RECORD:
+            # A UID is a name of one directory, whatever a recording says.
+            directory = pods_dir / Path(entry.key).name
+            directory.mkdir(parents=True, exist_ok=True)
+            (directory / _RECORD).write_bytes(entry.body)
+
+
+def _touch_logs(observed: Observed, settings: AgentSettings) -> None:
+    """Make the logs of the containers that there were. Blocks."""
+    for history in observed.containers.values():
+        if history.first != -math.inf:
+            continue
+        for reading in history.statuses.readings[:1]:
+            path = ((reading.ok or {}).get("status") or {}).get("log_path") or ""
+            parts = Path(path).parts[-3:]  # pod, container, file
+            if len(parts) == _LOG_PARTS and ".." not in parts and parts[0] != "/":
+                touch_log(settings.node.pod_logs_dir.joinpath(*parts))

@@ -1,0 +1,208 @@
+"""Match the changing calls of the replayed agent with the recorded ones. Pure.
+
+Calls are compared by what they are about: a pod's sandbox, a container by its name, an object by
+its id. Of one such subject they come in the recorded order. Calls about different subjects may
+change places within the tolerance, since a recorded agent is as late as its threads were.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kubelet_trio.replay.recorded import Life, RecordedCall
+
+# What upkeep does depends on files and disks, which no recording has: neither missed nor refused.
+FREE = frozenset(
+    {
+        "reopen_container_log",
+        "remove_image",
+        "update_runtime_config",
+        "checkpoint_container",
+    }
+)
+# Garbage collection comes in periods from the agent's start, which a later segment does not have.
+LOOSE = frozenset({"remove_container", "remove_pod_sandbox"})
+LOOSE_TOLERANCE = 90.0  # s
+
+_WORDS = {
+    "run_pod_sandbox": "run the sandbox",
+    "stop_pod_sandbox": "stop the sandbox",
+    "remove_pod_sandbox": "remove the sandbox",
+    "update_pod_sandbox_resources": "resize the sandbox",
+    "create_container": "create container",
+    "start_container": "start container",
+    "stop_container": "stop container",
+    "remove_container": "remove container",
+    "update_container_resources": "resize container",
+    "pull_image": "pull image",
+    "remove_image": "remove image",
+    "reopen_container_log": "reopen the log of container",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The pod that an object of the runtime belongs to, and its container."""
+
+    uid: str
+    pod: str  # namespace/name
+    container: str = ""
+    attempt: int = 0
+
+
+NOBODY = Owner("", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a call is about, and what of it must be the same.
+
+    `detail` compares besides the subject: the attempt of a container, the grace period of a stop.
+    """
+
+    method: str
+    key: str
+    owner: Owner
+    detail: str = ""
+
+    @property
+    def words(self) -> str:
+        """The call as a report says it: `create container web, attempt 2`."""
+        verb = _WORDS.get(self.method, self.method)
+        what = self.owner.container if verb.endswith("container") else ""
+        if self.method in ("pull_image", "remove_image"):
+            what = self.key
+        return f"{verb} {what}".rstrip() + (f", {self.detail}" if self.detail else "")
+
+
+class Owners:
+    """Whose the ids of a recording are: from the answers of calls and from lists."""
+
+    def __init__(self, life: Life) -> None:
+        self._owners: dict[str, Owner] = {}
+        for call in life.calls:
+            if call.method == "run_pod_sandbox" and call.ok:
+                self._owners[call.ok] = sandbox_owner(call.request.get("config"))
+        for (method, _), readings in life.readings.items():
+            for reading in readings:
+                for message in _messages(method, reading.ok):
+                    self._learn(message)
+        for call in life.calls:
+            if call.method == "create_container" and call.ok:
+                self._owners[call.ok] = self._created(call.request)
+
+    def of(self, object_id: str) -> Owner:
+        return self._owners.get(object_id, NOBODY)
+
+    def names(self) -> dict[str, str]:
+        """Return the names of pods by UID."""
+        return {owner.uid: owner.pod for owner in self._owners.values() if owner.uid}
+
+    def _learn(self, message: Mapping[str, Any]) -> None:
+        labels = message.get("labels") or {}
+        uid = labels.get("io.kubernetes.pod.uid", "")
+        if not uid or not message.get("id"):
+            return
+        namespace, name = (labels.get(f"io.kubernetes.pod.{k}", "") for k in ("namespace", "name"))
+        attempt = int((message.get("metadata") or {}).get("attempt") or 0)
+        container = labels.get("io.kubernetes.container.name", "")
+        self._owners[message["id"]] = Owner(uid, f"{namespace}/{name}", container, attempt)
+
+    def _created(self, request: Mapping[str, Any]) -> Owner:
+        pod = sandbox_owner(request.get("sandbox_config"))
+        if not pod.uid:
+            pod = self.of(str(request.get("pod_sandbox_id")))
+        meta = (request.get("config") or {}).get("metadata") or {}
+        return Owner(pod.uid, pod.pod, str(meta.get("name", "")), int(meta.get("attempt") or 0))
+
+    def subject(self, method: str, request: Mapping[str, Any]) -> Subject:
+        """Return what a call is about, by the fields of its request."""
+        if method in ("run_pod_sandbox", "create_container"):
+            return self._made(method, request)
+        if method in ("pull_image", "remove_image"):
+            image = str((request.get("image") or {}).get("image", ""))
+            owner = sandbox_owner(request.get("sandbox"))
+            return Subject(method, image, owner)
+        object_id = str(request.get("container_id") or request.get("pod_sandbox_id") or "")
+        owner = self.of(object_id)
+        return Subject(method, object_id, owner, _detail(method, request, owner))
+
+    def _made(self, method: str, request: Mapping[str, Any]) -> Subject:
+        if method == "run_pod_sandbox":
+            owner = sandbox_owner(request.get("config"))
+            return Subject(method, owner.uid, owner)
+        owner = self._created(request)
+        detail = f"attempt {owner.attempt}"
+        return Subject(method, f"{owner.uid}/{owner.container}", owner, detail)
+
+
+def _detail(method: str, request: Mapping[str, Any], owner: Owner) -> str:
+    if method == "stop_container":
+        return f"grace {request.get('timeout', request.get('grace_period', 0)) or 0} s"
+    if method == "update_container_resources":
+        found = request.get("linux") or request.get("resources") or {}
+        parts = (
+            f"{word} {found[name]}"
+            for word, name in (
+                ("memory", "memory_limit_in_bytes"),
+                ("CPU quota", "cpu_quota"),
+                ("CPU shares", "cpu_shares"),
+            )
+            if found.get(name)
+        )
+        return ", ".join(parts)
+    return ""
+
+
+def sandbox_owner(config: Any) -> Owner:
+    """Return the pod of a sandbox' config."""
+    meta = (config or {}).get("metadata") or {}
+    name = f"{meta.get('namespace', '')}/{meta.get('name', '')}"
+    return Owner(str(meta.get("uid", "")), name if meta else "")
+
+
+def _messages(method: str, ok: Any) -> Iterator[Mapping[str, Any]]:
+    if not isinstance(ok, dict):
+        return
+    if "entries" in ok:
+        yield from ok["entries"]
+    elif method == "container_status":
+        yield ok.get("status") or {}
+    elif method == "pod_sandbox_status":
+        yield ok
+
+
+class Ledger:
+    """The recorded calls that the replayed agent has not made yet."""
+
+    def __init__(self, calls: Iterable[RecordedCall], owners: Owners) -> None:
+        self.subjects: dict[int, Subject] = {}
+        self._waiting: dict[tuple[str, str], deque[RecordedCall]] = {}
+        self._by_object: dict[str, list[RecordedCall]] = {}
+        for call in calls:
+            subject = owners.subject(call.method, call.request)
+            self.subjects[call.number] = subject
+            self._waiting.setdefault((call.method, subject.key), deque()).append(call)
+            self._by_object.setdefault(subject.key, []).append(call)
+
+    def take(self, subject: Subject, now: float) -> RecordedCall | None:
+        """Return the next recorded call of a subject, which is then made; None: there is none."""
+        waiting = self._waiting.get((subject.method, subject.key))
+        if not waiting:
+            return None
+        call = waiting.popleft()
+        call.made_at = now
+        return call
+
+    def next_change(self, object_id: str, after: float) -> float:
+        """Return when the next recorded call about an object began, infinite if none did."""
+        later = (c.began for c in self._by_object.get(object_id, ()) if c.began > after)
+        return min(later, default=float("inf"))
+
+
+def tolerance_of(method: str, tolerance: float) -> float:
+    """Return by how many seconds a call may come earlier or later than it was recorded."""
+    return max(tolerance, LOOSE_TOLERANCE) if method in LOOSE else tolerance

@@ -1,0 +1,170 @@
+"""The runtime's objects as they were at any time, from the recorded readings. Pure.
+
+A reading was recorded only where it differs from the one before, and when the recorded agent asked.
+The replayed agent may ask a little earlier: right after a call that changes an object, or its exit,
+the newest reading from before that is out of date, and the next one is the answer.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kubelet_trio.cri import RuntimeCallError
+from kubelet_trio.replay.recorded import LISTS, Life, Reading
+
+# Seconds in which the recorded agent has asked after a change.
+_SOON = 15.0
+# Seconds around a list that failed in which another one fails.
+_FAILS_FOR = 0.6
+_STATUS = {"list_containers": "container_status", "list_pod_sandboxes": "pod_sandbox_status"}
+
+
+@dataclass(slots=True, eq=False)
+class Versions:
+    """The readings of one thing, oldest first."""
+
+    readings: list[Reading] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+
+    def add(self, reading: Reading) -> None:
+        self.readings.append(reading)
+        self.times.append(reading.at)
+
+    def at(self, now: float, touched: float = -math.inf, before: float = math.inf) -> int | None:
+        """Return the index of the reading that holds at a time; None if there is none.
+
+        Args:
+            now: the time.
+            touched: when the thing has changed last, as far as is known.
+            before: when it changes next: later readings show that.
+        """
+        last = bisect_right(self.times, now) - 1
+        following = last + 1 if last + 1 < len(self.times) else None
+        if last < 0:
+            return following
+        if self.times[last] >= touched or following is None:
+            return last
+        # Not of an object that will be gone: that is the work of a later call.
+        is_near = self.times[following] <= min(now + _SOON, before)
+        return following if is_near else last
+
+
+@dataclass(slots=True, eq=False)
+class ObjectHistory:
+    """A sandbox or a container: its entries in lists (None: gone) and its statuses."""
+
+    listed: Versions = field(default_factory=Versions)
+    statuses: Versions = field(default_factory=Versions)
+    first: float = math.inf  # when it first appeared; minus infinity: it was there from the start
+
+
+@dataclass(slots=True, eq=False)
+class Observed:
+    """All readings of a life, by what they are about."""
+
+    containers: dict[str, ObjectHistory] = field(default_factory=dict)
+    sandboxes: dict[str, ObjectHistory] = field(default_factory=dict)
+    others: dict[tuple[str, str], Versions] = field(default_factory=dict)
+    failures: dict[tuple[str, str], list[Reading]] = field(default_factory=dict)  # of lists
+
+    def objects(self, method: str) -> dict[str, ObjectHistory]:
+        """Return the objects that a list, or a status, is about."""
+        return self.containers if "container" in method else self.sandboxes
+
+    def failure(self, method: str, name: str, now: float) -> RuntimeCallError | None:
+        """Return the error of a list at a time; each failed list was recorded."""
+        near = (
+            reading.error
+            for key in {(method, name), (method, "")}
+            for reading in self.failures.get(key, ())
+            if abs(reading.at - now) <= _FAILS_FOR
+        )
+        return next(near, None)
+
+
+def observe(life: Life) -> Observed:
+    """Sort the readings of a life."""
+    found = Observed()
+    made = {c.ok for c in life.calls if c.method in ("create_container", "run_pod_sandbox")}
+    for (method, name), readings in life.readings.items():
+        objects = found.objects(method)
+        if method in LISTS:
+            _add_lists(found, method, name, readings, made)
+        elif method in _STATUS.values():
+            for reading in readings:
+                objects.setdefault(name, ObjectHistory()).statuses.add(reading)
+        else:
+            versions = found.others.setdefault((method, name), Versions())
+            for reading in readings:
+                versions.add(reading)
+    for objects in (found.containers, found.sandboxes):
+        for object_id, history in objects.items():
+            history.listed = _sorted(history.listed)
+            # A status that nobody has listed: it was there before.
+            if history.first == math.inf and object_id not in made and _is_there(history):
+                history.first = -math.inf
+    return found
+
+
+def _add_lists(
+    found: Observed, method: str, name: str, readings: list[Reading], made: set[Any]
+) -> None:
+    objects = found.objects(method)
+    failures = found.failures.setdefault((method, name), [])
+    has_listed = False
+    for reading in readings:
+        if reading.error is not None:
+            failures.append(reading)
+            continue
+        for entry in reading.ok.get("entries") or ():
+            history = objects.setdefault(entry["id"], ObjectHistory())
+            history.listed.add(Reading(reading.at, entry))
+            if entry["id"] not in made:
+                since = reading.at if has_listed else -math.inf
+                history.first = min(history.first, since)
+        for gone in reading.ok.get("gone") or ():
+            objects.setdefault(gone, ObjectHistory()).listed.add(Reading(reading.at, None))
+        # The list of one pod says nothing of the others.
+        has_listed = has_listed or not name
+
+
+def _sorted(versions: Versions) -> Versions:
+    ordered = Versions()
+    for reading in sorted(versions.readings, key=lambda each: each.at):
+        ordered.add(reading)
+    return ordered
+
+
+def _is_there(history: ObjectHistory) -> bool:
+    return any(reading.error is None for reading in history.statuses.readings[:1])
+
+
+def surprises(life: Life, observed: Observed) -> Iterator[float]:
+    """Yield when something has changed that neither a call nor an exit explains.
+
+    The recorded agent found it in a list; the replayed one is told to list then.
+    """
+    causes: dict[str, list[tuple[float, float]]] = {}
+    for call in life.calls:
+        for object_id in (call.ok, *(call.request.get(k) for k in _IDS)):
+            if isinstance(object_id, str):
+                causes.setdefault(object_id, []).append((call.began, call.ended))
+    for container, at in life.exits.items():
+        causes.setdefault(container, []).append((at, at + _SOON))
+    for objects in (observed.containers, observed.sandboxes):
+        for object_id, history in objects.items():
+            for versions in (history.listed, history.statuses):
+                yield from _unexplained(versions, causes.get(object_id, ()))
+
+
+_IDS = ("container_id", "pod_sandbox_id")
+
+
+def _unexplained(versions: Versions, causes: Sequence[tuple[float, float]]) -> Iterator[float]:
+    for before, at in zip(versions.times, versions.times[1:], strict=False):
+        if not any(b <= at <= ended + _SOON and before <= ended for b, ended in causes):
+            yield at

@@ -1,0 +1,1 @@
+"""Recordings of agents in virtual time, and their replays."""
