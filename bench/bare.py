@@ -88,7 +88,7 @@ class Floor:
         self._runtime.cri.stop_sandbox(pod.sandbox)
 
     def _remove(self, pod: _Bare) -> None:
-        self._runtime.cri.remove_sandbox(pod.sandbox)
+        self._runtime.cri.remove_stopped_sandbox(pod.sandbox)
 
     def _sandbox(self, number: int) -> v1.PodSandboxConfig:
         uid = f"00000000-0000-0000-0000-{number:012}"
@@ -117,8 +117,8 @@ def measure_floor(runtime: Runtime, many: Sequence[int], repeats: int) -> dict[s
     found: dict[str, float] = {}
     with TemporaryDirectory() as logs, ThreadPoolExecutor(max(many)) as threads:
         floor = Floor(runtime, Path(logs), threads)
-        one = [(floor.start(1), floor.replace(), floor.end()[0]) for _ in range(repeats)]
-        for number, figure in enumerate((ONE_STARTED, REPLACED, ONE_STILL)):
+        one = [(floor.start(1), floor.replace(), *floor.end()) for _ in range(repeats)]
+        for number, figure in enumerate((ONE_STARTED, REPLACED, ONE_STILL, ONE_LEFT)):
             found[figure] = median(taken[number] for taken in one)
         for count in many:
             taken = [(floor.start(count), *floor.end()) for _ in range(_ROUNDS)]
@@ -129,6 +129,7 @@ def measure_floor(runtime: Runtime, many: Sequence[int], repeats: int) -> dict[s
 
 ONE_STARTED = "by bare calls, 1 pod started s"
 ONE_STILL = "by bare calls, 1 pod deleted, nothing runs s"
+ONE_LEFT = "by bare calls, 1 pod deleted, nothing left s"
 REPLACED = "by bare calls, death to restart s"
 _MANY = {
     "started": "by bare calls, {} pods started s",

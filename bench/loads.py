@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from bench.bare import ONE_STARTED, ONE_STILL, REPLACED, many_figure, measure_floor
+from bench.bare import ONE_LEFT, ONE_STARTED, ONE_STILL, REPLACED, many_figure, measure_floor
 from bench.contender import Contender, Meter, wait_ready
 from bench.resize import resize
 from bench.runtime import Runtime
@@ -288,6 +288,7 @@ def to_floor(results: Mapping[str, float]) -> dict[str, float]:
         ("one pod, written to Ready", "one pod, written to Ready s", ONE_STARTED),
         ("death to restart", "death to restart s", REPLACED),
         ("1 pod deleted, nothing runs", "1 pod deleted, nothing runs s", ONE_STILL),
+        ("1 pod deleted, nothing left", "1 pod deleted, nothing left s", ONE_LEFT),
     ]
     for figure in results:
         if match := _MANY.fullmatch(figure):
