@@ -24,6 +24,7 @@ from tests.harness import BUSYBOX, container, forever
 
 _GRACE = 1  # seconds, as the benchmark's pods have it
 _ROUNDS = 3
+_ASKING = 8  # threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,17 @@ class Floor:
         """Kill the only pod's container; return the seconds until its successor has started."""
         (pod,) = self._pods
         cri = self._runtime.cri
-        pid = cri.container_pid(pod.container)
+        began = self.kill()
+        made = cri.create_container(pod.sandbox, _container(1), pod.config)
+        cri.start_container(made)
+        took = time.monotonic() - began
+        self._pods = [_Bare(pod.sandbox, made, pod.config)]
+        return took
+
+    def kill(self) -> float:
+        """Kill the only pod's container and wait until it has ended; return when it was killed."""
+        (pod,) = self._pods
+        pid = self._runtime.cri.container_pid(pod.container)
         exits = os.pidfd_open(pid)
         try:
             began = time.monotonic()
@@ -70,11 +81,7 @@ class Floor:
             select.select([exits], [], [])
         finally:
             os.close(exits)
-        made = cri.create_container(pod.sandbox, _container(1), pod.config)
-        cri.start_container(made)
-        took = time.monotonic() - began
-        self._pods = [_Bare(pod.sandbox, made, pod.config)]
-        return took
+        return began
 
     def _start(self, number: int) -> _Bare:
         cri, config = self._runtime.cri, self._sandbox(number)
@@ -125,6 +132,22 @@ def measure_floor(runtime: Runtime, many: Sequence[int], repeats: int) -> dict[s
             for number, name in enumerate(("started", "still", "left")):
                 found[many_figure(count, name)] = median(each[number] for each in taken)
     return found
+
+
+def measure_questions(runtime: Runtime) -> float:
+    """Return the seconds that it takes to ask for all that runs: two lists, the status of each.
+
+    It is what a node agent cannot leave out before it adopts the pods of its former life.
+    """
+    cri, took = runtime.cri, []
+    with ThreadPoolExecutor(_ASKING) as threads:
+        for _ in range(_ROUNDS):
+            began = time.monotonic()
+            sandboxes, containers = cri.sandboxes(), cri.containers()
+            list(threads.map(lambda found: cri.sandbox_status(found.id), sandboxes))
+            list(threads.map(lambda found: cri.container_status(found.id), containers))
+            took.append(time.monotonic() - began)
+    return median(took)
 
 
 ONE_STARTED = "by bare calls, 1 pod started s"

@@ -7,71 +7,41 @@ when it received a patch, its audit log says.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from statistics import median
 
 import click
 
+from bench.bare_cluster import (
+    ANSWERS,
+    BOUND,
+    KILLED,
+    LIMIT,
+    PODS,
+    STARTED,
+    BareNode,
+    Seen,
+    is_ready,
+    is_running,
+    to_floor,
+    told,
+)
 from bench.contender import Contender, GoKubelet, Ours
 from bench.report import machine
 from tests.harness import Containerd, CriClient, eventually, live_containers, missing, pod
 from tests.harness.agent import PROGRAM
 from tests.harness.control_plane import ControlPlane, missing_programs
-from tests.harness.feed import Feed
 from tests.harness.kube import KubeClient
-from tests.harness.pods import Json, condition
 
-_LIMIT = 180.0  # a Go kubelet takes its time over a pod whose container was just killed
 _SETTLE = 0.5  # seconds between two pods
-_PODS = "/api/v1/namespaces/default/pods"
 Make = Callable[[Path, Containerd, tuple[str, ...]], Contender]
-
-
-class Seen:
-    """When something was first seen of an object, by name: monotonic seconds."""
-
-    def __init__(self, plane: ControlPlane, path: str, wanted: Callable[[Json], bool]) -> None:
-        self._wanted = wanted
-        self._at: dict[str, float] = {}
-        self._news = threading.Condition()
-        self._feed = Feed(plane.admin_kubeconfig, path, change=self._take)
-        self._feed.listed.wait(_LIMIT)
-
-    def _take(self, event: Json) -> None:
-        now = time.monotonic()
-        with self._news:
-            name = event["object"]["metadata"]["name"]
-            if event["type"] == "DELETED" or not self._wanted(event["object"]):
-                self._at.pop(name, None)
-            else:
-                self._at.setdefault(name, now)
-            self._news.notify_all()
-
-    def wait(self, name: str) -> float:
-        """Return when it was seen, which may still be to come."""
-        with self._news:
-            if not self._news.wait_for(lambda: name in self._at, _LIMIT):
-                raise TimeoutError(f"{name}: not seen in {_LIMIT:g} s")
-            return self._at[name]
-
-    def wait_not(self, name: str) -> None:
-        """Wait until it is no longer so."""
-        with self._news:
-            if not self._news.wait_for(lambda: name not in self._at, _LIMIT):
-                raise TimeoutError(f"{name}: still so after {_LIMIT:g} s")
-
-    def close(self) -> None:
-        self._feed.close()
 
 
 class Node:
@@ -91,9 +61,11 @@ class Node:
         self.results: dict[str, float] = {}
 
     def measure(self) -> None:
-        """Take all figures."""
-        nodes = Seen(self._plane, "/api/v1/nodes", lambda n: condition(n, "Ready") == "True")
-        running = Seen(self._plane, _PODS, _is_running)
+        """Take all figures, and those of the floor before them."""
+        bare = BareNode(f"{self._name}-bare", self._plane, self._kube, self._containerd)
+        floor = bare.measure(self._count)
+        nodes = Seen(self._plane, "/api/v1/nodes", is_ready)
+        running = Seen(self._plane, PODS, is_running)
         contender = self._make()
         try:
             began = time.monotonic()
@@ -105,6 +77,8 @@ class Node:
             contender.close()
             nodes.close()
             running.close()
+        self.results.update({f"by bare calls, {name}": took for name, took in floor.items()})
+        self.results.update(to_floor(self.results, floor))
 
     def _pods(self, running: Seen) -> None:
         """One pod at a time: bound until Running is seen; its container's changes until told."""
@@ -114,41 +88,22 @@ class Node:
                 name = f"{self._name}-{number}"
                 began = time.monotonic()
                 wanted = pod(name, automountServiceAccountToken=False, nodeName=self._name)
-                self._kube.create(_PODS, wanted)
+                self._kube.create(PODS, wanted)
                 bound.append(running.wait(name) - began)
                 main = live_containers(cri, name)["main"]
                 at = cri.container_status(main).started_at
-                started.append(self._told(name, at) - at / 1e9)
+                started.append(told(self._plane, name, at) - at / 1e9)
                 time.sleep(_SETTLE)
                 killed = time.time_ns()
                 os.kill(cri.container_pid(main), signal.SIGKILL)
-                ended.append(self._told(name, killed) - killed / 1e9)
-                self._kube.delete(f"{_PODS}/{name}", gracePeriodSeconds=1)
-                self._kube.wait_gone(f"{_PODS}/{name}", _LIMIT)
-                eventually(lambda: not cri.sandboxes(), _LIMIT, "no sandbox left")
-        self.results["pod bound to Running seen s"] = median(bound)
+                ended.append(told(self._plane, name, killed) - killed / 1e9)
+                self._kube.delete(f"{PODS}/{name}", gracePeriodSeconds=1)
+                self._kube.wait_gone(f"{PODS}/{name}", LIMIT)
+                eventually(lambda: not cri.sandboxes(), LIMIT, "no sandbox left")
+        self.results[BOUND] = median(bound)
         self.results["pod bound to Running seen, worst s"] = max(bound)
-        self.results["container started to patch received s"] = median(started)
-        self.results["container killed to patch received s"] = median(ended)
-
-    def _told(self, name: str, after: int) -> float:
-        """Return when the API server received the first status of a pod after a time in ns."""
-        found: list[float] = []
-
-        def is_told() -> bool:
-            lines = (self._plane.base / "audit.log").read_text().splitlines()
-            for entry in map(json.loads, lines[-300:]):
-                ref = entry.get("objectRef", {})
-                if (ref.get("name"), ref.get("subresource")) != (name, "status"):
-                    continue
-                at = datetime.fromisoformat(entry["requestReceivedTimestamp"]).timestamp()
-                if at * 1e9 > after:
-                    found.append(at)
-                    return True
-            return False
-
-        eventually(is_told, _LIMIT, f"a status of {name}")
-        return found[0]
+        self.results[STARTED] = median(started)
+        self.results[KILLED] = median(ended)
 
     def _runtime(self, nodes: Seen) -> None:
         """The runtime answers again until the node is seen Ready."""
@@ -159,11 +114,7 @@ class Node:
             self._containerd.start()
             began = time.monotonic()
             took.append(nodes.wait(self._name) - began)
-        self.results["runtime answers to node Ready s"] = median(took)
-
-
-def _is_running(found: Json) -> bool:
-    return bool(found.get("status", {}).get("phase") == "Running")
+        self.results[ANSWERS] = median(took)
 
 
 @contextmanager

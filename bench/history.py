@@ -82,7 +82,8 @@ TITLES: Mapping[str, str] = {
 _FILES: Mapping[str, Sequence[str]] = {
     "start": ("one.started", "one.ready", "crowd.ready", "death"),
     "removal": ("one.still", "one.left", "crowd.still", "crowd.left"),
-    "cpu": ("start.cpu", "life.cpu", "rest.cpu", "crowd.cpu", "life.calls", "crowd.idle_calls"),
+    "cpu": ("start.cpu", "life.cpu", "life.runtime_cpu", "rest.cpu", "crowd.cpu"),
+    "calls": ("life.calls", "crowd.idle_calls"),
     "memory": ("rest.rss", "crowd.rss", "rest.pss", "crowd.pss", "pod.pss", "modules"),
     "cluster": ("cluster.bound", "cluster.started", "cluster.killed", "cluster.node"),
 }
