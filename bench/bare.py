@@ -70,6 +70,11 @@ class Floor:
         self._pods = [_Bare(pod.sandbox, made, pod.config)]
         return took
 
+    def started_at(self) -> int:
+        """Return when the only pod's container started, in ns of the runtime's clock."""
+        (pod,) = self._pods
+        return self._runtime.cri.container_status(pod.container).started_at
+
     def kill(self) -> float:
         """Kill the only pod's container and wait until it has ended; return when it was killed."""
         (pod,) = self._pods

@@ -137,9 +137,9 @@ class BareNode:
         self._kube.create(PODS, pod(name, automountServiceAccountToken=False, nodeName=self._name))
         bound.wait(name)
         floor.start(1)
-        started = time.time_ns()
         self._kube.patch(f"{path}/status", {"status": {"phase": "Running"}})
         took = running.wait(name) - began
+        started = floor.started_at()
         patched = told(self._plane, name, started) - started / 1e9
         killed = time.time_ns()
         floor.kill()
