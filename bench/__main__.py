@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -40,7 +41,11 @@ def main(
     json_file: Path | None,
     plot_dir: Path | None,
 ) -> None:
-    """Run the same loads on this agent and on a peer, in turn, on one private containerd."""
+    """Run the same loads on this agent and on a peer, in turn, on one private containerd.
+
+    With --quick (see its --help): in three minutes what got worse since the committed baseline, by
+    ratios to the floor. `python -m bench history` draws the figures of all versions.
+    """
     if lacks := missing():
         raise click.ClickException(f"this machine cannot run it: {', '.join(lacks)}")
     chosen = loads.split(",")
@@ -101,4 +106,12 @@ def _write(path: Path | None, described: dict[str, str], taken: Sequence[Round])
 
 
 if __name__ == "__main__":
+    if "--quick" in sys.argv:
+        from bench.quick import main as quick
+
+        quick([argument for argument in sys.argv[1:] if argument != "--quick"])
+    elif sys.argv[1:2] == ["history"]:
+        from bench.history import main as history
+
+        history(sys.argv[2:])
     main()

@@ -118,7 +118,7 @@ class BareNode:
         self._cri.stop_container(container, GRACE)
         self._cri.stop_sandbox(sandbox)
         self._kube.delete(_path(pod), gracePeriodSeconds=0)
-        self._cri.remove_sandbox(sandbox)
+        self._cri.remove_stopped_sandbox(sandbox)
 
     def _patch(self, pod: Json, state: Json) -> None:
         container = {

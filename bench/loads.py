@@ -17,7 +17,15 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from bench.bare import ONE_STARTED, ONE_STILL, REPLACED, many_figure, measure_floor
+from bench.bare import (
+    ONE_LEFT,
+    ONE_STARTED,
+    ONE_STILL,
+    REPLACED,
+    many_figure,
+    measure_floor,
+    measure_questions,
+)
 from bench.contender import Contender, Meter, wait_ready
 from bench.resize import resize
 from bench.runtime import Runtime
@@ -214,11 +222,14 @@ def restart(bench: Bench) -> None:
     with bench.pods(bench.manifests(100)) as made:
         before = {c.id for c in bench.cri.containers()}
         bench.contender.stop()
+        asked = measure_questions(bench.runtime)
         began = time.monotonic()
         bench.contender.start()
         wait_ready(bench.contender, names_of(made), 0.05)
-        label = f"restart under {len(made)} pods"
-        bench.results[f"{label}, all adopted s"] = time.monotonic() - began
+        took, label = time.monotonic() - began, f"restart under {len(made)} pods"
+        bench.results[f"{label}, all adopted s"] = took
+        bench.results[f"{label}, asked by bare calls s"] = asked
+        bench.results[f"{label}, all adopted to the floor"] = took / asked
         again = {c.id for c in bench.cri.containers()} - before
         bench.results[f"{label}, containers restarted"] = float(len(again))
 
@@ -288,6 +299,7 @@ def to_floor(results: Mapping[str, float]) -> dict[str, float]:
         ("one pod, written to Ready", "one pod, written to Ready s", ONE_STARTED),
         ("death to restart", "death to restart s", REPLACED),
         ("1 pod deleted, nothing runs", "1 pod deleted, nothing runs s", ONE_STILL),
+        ("1 pod deleted, nothing left", "1 pod deleted, nothing left s", ONE_LEFT),
     ]
     for figure in results:
         if match := _MANY.fullmatch(figure):

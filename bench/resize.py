@@ -80,6 +80,8 @@ def resize(bench: Bench) -> None:
             bench.results[f"{label} by bare calls, {figure}"] = value
         ratio = figures["limits s"] / floor[size]["limits s"]
         bench.results[f"{label}, limits to those by bare calls"] = ratio
+        ratio = figures["shown s"] / floor[size]["limits s"]
+        bench.results[f"{label}, shown to limits by bare calls"] = ratio
 
 
 def _manifest(number: int, size: _Size) -> Json:

@@ -21,6 +21,9 @@ install_missing() {
     apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
 
+# What real containers take; `python -m tests.harness.machine` says what of it is missing.
+RUNTIME=(containerd runc containernetworking-plugins busybox-static gcc libc6-dev iptables iproute2)
+
 make_venv() {
     local python=${PYTHON:-python3} wanted
     "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||

@@ -165,6 +165,9 @@ class CriClient:
     def remove_sandbox(self, sandbox: str) -> None:
         """Stop and remove a sandbox with all that is in it."""
         self.stop_sandbox(sandbox)
+        self.remove_stopped_sandbox(sandbox)
+
+    def remove_stopped_sandbox(self, sandbox: str) -> None:
         remove = v1.RemovePodSandboxRequest(pod_sandbox_id=sandbox)
         self._call("RemovePodSandbox", remove, v1.RemovePodSandboxResponse)
 
