@@ -83,7 +83,8 @@ class _Class:
 def parse_message(message_type: type[MessageT], data: bytes) -> MessageT:
     """Decode a message. Raises ValueError or EOFError if it is not of that type."""
     if hasattr(message_type, "_betterproto"):
-        return _decode(message_type, data, 0, len(data))
+        found: MessageT = _decode(message_type, data, 0, len(data))
+        return found
     parsed: MessageT = message_type.parse(data)  # type: ignore[attr-defined]
     return parsed
 
@@ -94,7 +95,8 @@ def encode_message(message: Any) -> bytes:
         return bytes(message)
     parts: list[bytes] = []
     values = message.__dict__
-    for field in _encoders(type(message)):
+    message_type: Any = type(message)
+    for field in _encoders(message_type):
         value = values[field.name]
         if value is None or value == field.default:
             continue
