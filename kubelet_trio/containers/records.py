@@ -49,7 +49,7 @@ def container_record(
         exit_code=status.exit_code if exited else 0,
         reason=status.reason if exited else "",
         message=status.message if exited else "",
-        image=status.image.image if status.image else "",
+        image=status.image.image if status.image is not None else "",
         image_id=status.image_ref or status.image_id,
         hash=info.hash,
         log_path=status.log_path,
@@ -67,7 +67,7 @@ def sandbox_record(status: v1.PodSandboxStatus) -> SandboxRecord:
     return SandboxRecord(
         id=SandboxId(status.id),
         ready=status.state == v1.PodSandboxState.SANDBOX_READY,
-        attempt=status.metadata.attempt if status.metadata else 0,
+        attempt=status.metadata.attempt if status.metadata is not None else 0,
         created_at=_seconds(status.created_at),
         host_network=host_network,
         ips=() if host_network else _ips(status.network),
@@ -77,7 +77,7 @@ def sandbox_record(status: v1.PodSandboxStatus) -> SandboxRecord:
 
 
 def _name(labels: dict[str, str], metadata: v1.ContainerMetadata | None) -> str:
-    return labels.get(CONTAINER_NAME) or (metadata.name if metadata else "")
+    return labels.get(CONTAINER_NAME) or (metadata.name if metadata is not None else "")
 
 
 def _attempt(
@@ -115,8 +115,8 @@ def _resources(resources: v1.ContainerResources | None) -> ConfiguredResources |
 
 
 def _on_host_network(status: v1.PodSandboxStatus) -> bool:
-    namespaces = status.linux.namespaces if status.linux else None
-    options = namespaces.options if namespaces else None
+    namespaces = status.linux.namespaces if status.linux is not None else None
+    options = namespaces.options if namespaces is not None else None
     return options is not None and options.network == v1.NamespaceMode.NODE
 
 

@@ -204,7 +204,8 @@ class Http2Connection:
     def flush(self) -> None:
         """Pass what h2 wants to send to the writer."""
         self._output += self._h2.data_to_send()
-        self._wake_writer.unpark_all()
+        if self._output:
+            self._wake_writer.unpark_all()
 
     def _sent(self, stream: Http2Stream, end: bool) -> None:
         if end:

@@ -67,7 +67,8 @@ def encode_message(message: Any) -> bytes:
         return bytes(message)
     parts: list[bytes] = []
     values = message.__dict__
-    for field in _encoders(type(message)):
+    message_type: Any = type(message)
+    for field in _encoders(message_type):
         value = values[field.name]
         if value is None or value == field.default:
             continue

@@ -25,6 +25,7 @@ log = get_logger()
 FIRST_DELAY = 0.005  # s
 LONGEST_DELAY = 0.64  # s
 _GROWTH = 1.5
+_STOPPING_DELAY = 0.25  # s between two looks at a stop in progress
 _EARLY = 0.85  # of the usual lag: when the runtime is asked for the first time
 _LONGEST_LAG = 0.3  # s
 WRONG_PID_AFTER = 5.0  # s
@@ -248,12 +249,14 @@ class ExitWatchers:
         while not self._state.has_ended(container_id):
             if patience <= 0:
                 return False
+            if self._is_stopping(container_id) and trio.current_time() < began + STOP_DELAY:
+                # Its caller queries the container afterwards, which ends this task.
+                await trio.sleep(_STOPPING_DELAY)
+                continue
             delay = max(delay, backoff.next_delay())
             await trio.sleep(delay)
             if self._state.has_ended(container_id):
                 break
-            if self._is_stopping(container_id) and trio.current_time() < began + STOP_DELAY:
-                continue
             asked_at = trio.current_time()
             # A failed query says nothing about the PID, so it does not count.
             if await self._ask(uid, container_id, inspector):

@@ -25,6 +25,7 @@ log = get_logger()
 
 KMSG = Path("/dev/kmsg")
 _RECORD = 8192  # bytes; a read returns one record (Documentation/ABI/testing/dev-kmsg)
+_AT_ONCE = 64  # records read before other tasks run
 # The line of dump_oom_summary in mm/oom_kill.c, since Linux 5.0. A process chooses its name, commas
 # included: `task` extends to the last `,pid=`.
 _KILL = re.compile(
@@ -108,11 +109,15 @@ class OomWatcher:
             task_status.started()
             while True:
                 await trio.lowlevel.wait_readable(fd)
-                self._read(fd)
+                # A read returns one record; a pod's start and end log a dozen, of its network.
+                left = _AT_ONCE
+                while left and self._read(fd):
+                    left -= 1
         finally:
             os.close(fd)
 
-    def _read(self, fd: int) -> None:
+    def _read(self, fd: int) -> bool:
+        """Read one record; return whether there may be another."""
         try:
             record = os.read(fd, _RECORD)
         except OSError as exc:
@@ -120,13 +125,14 @@ class OomWatcher:
             # EINVAL: the record did not fit and is skipped (devkmsg_read in kernel/printk).
             if exc.errno not in (errno.EPIPE, errno.EAGAIN, errno.EINVAL):
                 raise
-            return
+            return exc.errno != errno.EAGAIN
         if not record:
             raise OSError(errno.EIO, "unexpected end of the kernel's log", str(self.kmsg))
         for line in record.decode("utf-8", "replace").splitlines():
             kill = parse_kill(line)
             if kill is not None:
                 self._report(kill)
+        return True
 
     def _report(self, kill: OomKill) -> None:
         log.warning(

@@ -45,7 +45,7 @@ from kubelet_trio.volumes import VolumeError
 
 # Seconds from a new sandbox to the status that shows it (KEP-3085), if its containers are not all
 # started by then: mostly they are, and the next status shows both.
-SHOWN_AFTER = 1.0
+SHOWN_AFTER = 3.0
 _START_ERRORS = (StepError, RuntimeCallError)
 
 # Containers that did not start, by name.
