@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import trio
 from lightkube.models.core_v1 import Pod
 
+from kubelet_trio.agent.device_info import device_info
 from kubelet_trio.agent.parts import Parts
 from kubelet_trio.model import (
     ContainerState,
@@ -62,7 +63,7 @@ class AgentMetrics:
         stored = *await self._volumes(), *await self._logs()
         page.add_metered(metered, self._meter)
         counted = *self._derived(), *self._ended(), *self._set_up(), *stored, *self._own(lag)
-        page.add((*counted, *process_samples()))
+        page.add((*counted, *device_info(self._parts), *process_samples()))
         # Upstream has these only if certificates are renewed.
         page.add_zeros(name for name in metered if not name.endswith("_renew_errors"))
         return page.text()

@@ -16,7 +16,6 @@ import structlog
 import trio
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.agent.core import Agent
 from kubelet_trio.agent.parts import Parts
 from kubelet_trio.managers import NOTHING, ResourceUse
 from kubelet_trio.model import TERMINAL_PHASES, PodUid, Purpose, metadata
@@ -25,6 +24,7 @@ from kubelet_trio.server import SERVING, Port, peer_name
 from kubelet_trio.supervision import ChildSpec
 
 if TYPE_CHECKING:
+    from kubelet_trio.agent.core import Agent
     from kubelet_trio.grpc import Server
 
 _DIRECTORY_MODE = 0o750  # setupDataDirs in pkg/kubelet

@@ -304,9 +304,14 @@ class GuardedRuntime:
 
     # Usage
 
-    async def list_container_stats(self, uid: PodUid | None = None) -> list[v1.ContainerStats]:
-        """Return the usage of running containers, of one pod if `uid` is given."""
-        call = partial(self._runtime.list_container_stats, uid)
+    async def list_container_stats(
+        self, uid: PodUid | None = None, *, layers_only: bool = False
+    ) -> list[v1.ContainerStats]:
+        """Return the usage of running containers, of one pod if `uid` is given.
+
+        With `layers_only` whatever is not their ids and writable layers may be left out.
+        """
+        call = partial(self._runtime.list_container_stats, uid, layers_only=layers_only)
         return await self._read("list_container_stats", call)
 
     async def list_metric_descriptors(self) -> list[v1.MetricDescriptor]:

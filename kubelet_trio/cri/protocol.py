@@ -291,6 +291,11 @@ class Runtime(StreamingService, Protocol):
 
     # Usage
 
-    async def list_container_stats(self, uid: PodUid | None = None) -> list[v1.ContainerStats]:
-        """Return the usage of running containers, of one pod if `uid` is given."""
+    async def list_container_stats(
+        self, uid: PodUid | None = None, *, layers_only: bool = False
+    ) -> list[v1.ContainerStats]:
+        """Return the usage of running containers, of one pod if `uid` is given.
+
+        With `layers_only` whatever is not their ids and writable layers may be left out.
+        """
         ...

@@ -51,11 +51,16 @@ class _Encoder:
     is_map: bool
 
 
-def parse_message(message_type: type[MessageT], data: bytes) -> MessageT:
-    """Decode a message. Raises ValueError or EOFError if it is not of that type."""
+def parse_message(
+    message_type: type[MessageT], data: bytes, leave_out: frozenset[str] = frozenset()
+) -> MessageT:
+    """Decode a message. Raises ValueError or EOFError if it is not of that type.
+
+    `leave_out` are names of fields, at any depth, that nobody needs: they have their defaults.
+    """
     decoded: MessageT
     if hasattr(message_type, "_betterproto"):
-        decoded = _decode(message_type, data, 0, len(data))
+        decoded = _decode(message_type, data, 0, len(data), leave_out)
     else:
         decoded = message_type.parse(data)  # type: ignore[attr-defined]
     return decoded
@@ -182,7 +187,7 @@ def encode_bytes(field: int, content: bytes) -> bytes:
 
 
 # What a message has of a field: one value, a list, a list whose values may come packed, or a map.
-_SINGLE, _LIST, _NUMBERS, _MAP = range(4)
+_SINGLE, _LIST, _NUMBERS, _MAP, _LEFT_OUT = range(5)
 # Of a number, or of bytes, to the value.
 _Convert = Callable[[Any], Any]
 # Name, wire type, kind, and the class of the message inside, or of a map's entries.
@@ -199,7 +204,7 @@ class _Plan:
 
 
 @functools.cache
-def _plan_of(message_type: Any) -> _Plan:
+def _plan_of(message_type: Any, leave_out: frozenset[str]) -> _Plan:
     described = message_type._betterproto
     fields, constants, fresh = {}, {"_unknown_fields": b""}, []
     for name, meta in described.meta_by_field_name.items():
@@ -215,6 +220,8 @@ def _plan_of(message_type: Any) -> _Plan:
             # A parser must accept both forms of a repeated number, packed and not (protobuf.dev,
             # Encoding).
             kind = _LIST if wire_type == _BYTES else _NUMBERS
+        if name in leave_out:
+            kind = _LEFT_OUT
         fields[meta.number] = name, wire_type, kind, inside, convert
         default = described.default_gen[name]
         if isinstance(value := default(), (list, dict)):
@@ -262,9 +269,9 @@ _CONVERTERS: dict[str, _Convert] = {
 }
 
 
-def _new(message_type: Any) -> tuple[Any, dict[int, _Field]]:
+def _new(message_type: Any, leave_out: frozenset[str]) -> tuple[Any, dict[int, _Field]]:
     """Return an empty message, and the fields of its type, by number."""
-    plan = _plan_of(message_type)
+    plan = _plan_of(message_type, leave_out)
     message = message_type.__new__(message_type)
     message.__dict__.update(plan.constants)
     for name, make in plan.fresh:
@@ -272,9 +279,9 @@ def _new(message_type: Any) -> tuple[Any, dict[int, _Field]]:
     return message, plan.fields
 
 
-def _decode(message_type: Any, data: bytes, at: int, end: int) -> Any:
+def _decode(message_type: Any, data: bytes, at: int, end: int, leave_out: frozenset[str]) -> Any:
     """Return the message in a part of `data`. Raises ValueError."""
-    message, known, unknown = *_new(message_type), list[bytes]()
+    message, known, unknown = *_new(message_type, leave_out), list[bytes]()
     values = message.__dict__
     while at < end:
         began = at
@@ -306,6 +313,8 @@ def _decode(message_type: Any, data: bytes, at: int, end: int) -> Any:
                 raise ValueError(f"more than {_MOST_UNKNOWN} unknown fields")
             continue
         name, expected, kind, inside, convert = field
+        if kind == _LEFT_OUT:
+            continue
         if wire_type != expected:
             if kind != _NUMBERS or wire_type != _BYTES:
                 what = f"field {tag >> 3} has wire type {wire_type}, not {expected}"
@@ -313,7 +322,7 @@ def _decode(message_type: Any, data: bytes, at: int, end: int) -> Any:
             values[name].extend(_packed(expected, convert, data, start, at))
             continue
         if inside is not None:
-            value = _decode(inside, data, start, at)
+            value = _decode(inside, data, start, at, leave_out)
         elif wire_type == _VARINT:
             value = number
         else:

@@ -78,16 +78,17 @@ def _block(
     """Return the lines of a family; a value that is None has none, and the last has no end."""
     # A full node has 20 000 lines of 300 bytes. They are joined a family at a time, from parts that
     # are there: to format each line costs twice as much.
-    if None in values:
-        is_there = [value is not None for value in values]
-        labels, values = list(compress(labels, is_there)), list(compress(values, is_there))
-        times = None if times is None else list(compress(times, is_there))
-    if not values:
+    there = [value for value in values if value is not None]
+    if not there:
         return ""
+    if len(there) < len(values):
+        is_there = [value is not None for value in values]
+        labels = list(compress(labels, is_there))
+        times = None if times is None else list(compress(times, is_there))
     ends = {time: f"{time}\n{begin}" for time in (("",) if times is None else set(times))}
-    parts = [ends[""] if times is None else ""] * (3 * len(values))
+    parts = [ends[""] if times is None else ""] * (3 * len(there))
     parts[::3] = labels
-    parts[1::3] = number_texts(values)
+    parts[1::3] = number_texts(there)
     if times is not None:
         parts[2::3] = map(ends.__getitem__, times)
         parts[-1] = times[-1]

@@ -82,6 +82,6 @@ class KeptFiles:
 
 
 def most_files() -> int:
-    """Return how many files of cgroups may stay open: a quarter of the process' at most."""
+    """Return how many files of cgroups may stay open: half of the process' at most."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _MOST if soft == resource.RLIM_INFINITY else min(_MOST, soft // 4)
+    return _MOST if soft == resource.RLIM_INFINITY else min(_MOST, soft // 2)

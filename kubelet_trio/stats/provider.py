@@ -182,9 +182,10 @@ class StatsProvider:
             and all(snapshot.of_container(c.id) is not None for pod in pods for c in pod.containers)
         ):
             return snapshot
+        is_lacking = any(snapshot.lacks(c.id) for pod in pods for c in pod.containers)
         stats = {
             one.attributes.id: one
-            for one in await self._ask_runtime()
+            for one in await self._ask_runtime(layers_only=not is_lacking)
             if one.attributes is not None
         }
         reported = {
@@ -209,12 +210,12 @@ class StatsProvider:
             )
         return reading, {} if kind == "cpu" else read_networks(self.host, _processes(pods))
 
-    async def _ask_runtime(self) -> list[v1.ContainerStats]:
+    async def _ask_runtime(self, *, layers_only: bool) -> list[v1.ContainerStats]:
         """Return the runtime's stats; none if it does not respond in time."""
         # A hung runtime must not hang the page: the cgroups' part is served without it.
         with trio.move_on_after(_RUNTIME_LIMIT):
             try:
-                return await self.runtime.list_container_stats()
+                return await self.runtime.list_container_stats(layers_only=layers_only)
             except RuntimeCallError:
                 return []
         return []

@@ -435,7 +435,9 @@ class FakeRuntime(FakeImageService, FakeStreaming, FakeResizing):
         names = self.node.container_names(container_id)
         await self._desk.serve("ReopenContainerLog", container_id, effect, names)
 
-    async def list_container_stats(self, uid: PodUid | None = None) -> list[v1.ContainerStats]:
+    async def list_container_stats(
+        self, uid: PodUid | None = None, *, layers_only: bool = False
+    ) -> list[v1.ContainerStats]:
         async def effect() -> list[v1.ContainerStats]:
             return [container_stats(c, self.usage(c)) for c in self.node.alive(uid)]
 

@@ -27,6 +27,7 @@ from lightkube.models.resource_v1 import (
 )
 from trio.testing import MockClock
 
+from kubelet_trio.agent.device_info import device_info
 from kubelet_trio.cri import v1
 from kubelet_trio.managers import ManagerSettings
 from kubelet_trio.model import open_watcher, pod_uid
@@ -207,6 +208,10 @@ async def test_the_next_agent_knows_what_containers_have(
             assert agent.parts.supplies.claims is not None
             (use,) = agent.parts.supplies.claims.uses(pod, "web")
             assert (use.name, use.devices[0].cdi_devices) == ("web-gpu", CDI)
+            info = list(device_info(agent.parts))
+            device, name = use.devices[0], "kubelet_trio_container_device_info"
+            whose = (device.device, device.driver, device.pool, "web-gpu")
+            assert info == [(name, ("default", "web", "web", "", *whose), 1)]
         # The pod goes while no agent runs.
         world.kube.remove(Pod, "web", grace_period=0)
         async with world.running():

@@ -133,9 +133,18 @@ async def test_a_container_gets_what_its_devices_need(
         assert made.CDI_devices == [v1.CdiDevice(name="example.com/gpu=a")]
         assert health(node.container(pod)) == {"a": "Healthy"}
         assert [call.method for call in plugin.rules.log][-2:] == [calls.ALLOCATE, calls.PRE_START]
+        page = await agent.metrics.page()
+        assert (
+            'kubelet_trio_container_device_info{namespace="default",pod="web-node",container="web",'
+            f'resource="{GPU}",device="a",driver="",pool="",claim=""}} 1\n'
+        ) in page
         plugin.set_health("a", is_healthy=False)
         await eventually(lambda: health(node.container(pod)) == {"a": "Unhealthy"})
         assert up(node, pod)
+        node.feed.put()
+        await eventually(lambda: not node.runtime.alive(pod_uid(pod)))
+        await trio.sleep(5)
+        assert "container_device_info" not in await agent.metrics.page()
         plugin.rules.check()
 
 

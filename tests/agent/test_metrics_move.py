@@ -560,6 +560,7 @@ ELSEWHERE = {
     "kubernetes_healthchecks_total": "tests/server/routes/test_health.py",
     "kubelet_credential_provider_plugin_duration": "tests/credentials/test_plugins.py",
     "kubelet_credential_provider_plugin_errors_total": "tests/credentials/test_plugins.py",
+    "kubelet_trio_container_device_info": "tests/agent/test_device_plugins.py",
     "kubelet_device_plugin_alloc_duration_seconds": "tests/agent/test_device_plugins.py",
     "kubelet_device_plugin_registration_total": "tests/agent/test_device_plugins.py",
     "dra_operations_duration_seconds": "tests/managers/claims/test_manager.py",

@@ -230,8 +230,11 @@ async def test_without_cgroups_the_runtime_is_believed(
         writable_layer=v1.FilesystemUsage(used_bytes=v1.UInt64Value(value=9)),
     )
 
-    async def told(uid: PodUid | None = None) -> list[v1.ContainerStats]:
+    async def told(
+        uid: PodUid | None = None, *, layers_only: bool = False
+    ) -> list[v1.ContainerStats]:
         await trio.lowlevel.checkpoint()
+        assert not layers_only
         return [stats]
 
     monkeypatch.setattr(world.runtime, "list_container_stats", told)

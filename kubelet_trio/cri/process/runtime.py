@@ -383,7 +383,9 @@ class ProcessRuntime(HostImages, NoMetrics, NoStreamUrls):
             found = await self._offload(stats.container_stats, [container])
         return found[0]
 
-    async def list_container_stats(self, uid: PodUid | None = None) -> list[v1.ContainerStats]:
+    async def list_container_stats(
+        self, uid: PodUid | None = None, *, layers_only: bool = False
+    ) -> list[v1.ContainerStats]:
         """Return the usage of all running containers, or of one pod's."""
         with self._call("ListContainerStats"):
             asked = await self._registry.of_pod(uid)
