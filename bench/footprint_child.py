@@ -7,7 +7,7 @@ A module's bytes are those that its import keeps, without those of the modules t
 from __future__ import annotations
 
 import _thread
-import importlib._bootstrap_external as bootstrap  # type: ignore[import-not-found]
+import importlib._bootstrap_external as bootstrap
 import os
 import sys
 import time
@@ -58,7 +58,7 @@ def _write(path: str) -> None:
 def _main() -> None:
     sys.path.pop(0)  # bench/ itself: it has modules of common names
     tracemalloc.start()
-    loaders = bootstrap._LoaderBasics
+    loaders = bootstrap._LoaderBasics  # type: ignore[attr-defined]
     loaders.exec_module = _noting(loaders.exec_module)
     _thread.start_new_thread(_write, (os.environ["FOOTPRINT"],))
     sys.argv[0] = "kubelet-trio"
