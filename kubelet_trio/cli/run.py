@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from kubelet_trio._lean import import_libraries, load_lean
+from kubelet_trio.lean import import_libraries, load_lean
 
 if TYPE_CHECKING:
     import trio

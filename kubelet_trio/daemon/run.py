@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import trio
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio._lean import drop_leftovers
 from kubelet_trio.agent import Agent, make_node_directories
 from kubelet_trio.config import KubeletFlags, Settings
 from kubelet_trio.containers import NodeSettings, resolv_conf_problem
@@ -23,6 +22,7 @@ from kubelet_trio.daemon.failure import report_setup_failure
 from kubelet_trio.daemon.machine import machine_children, set_up_machine
 from kubelet_trio.daemon.settings import node_name
 from kubelet_trio.host import Contention, LeftOut, lock_file
+from kubelet_trio.lean import drop_leftovers
 from kubelet_trio.model import (
     TERMINAL_PHASES,
     EventSink,

@@ -12,22 +12,32 @@ import trio
 class Bell:
     """Any code in the Trio thread may ring it; one task waits for it."""
 
-    __slots__ = ("_rung",)
+    # The event exists only during a wait: every pod has several bells, and an event is 500 bytes.
+    __slots__ = ("_is_rung", "_waiting")
 
     def __init__(self) -> None:
-        self._rung = trio.Event()
+        self._is_rung = False
+        self._waiting: trio.Event | None = None
 
     def ring(self) -> None:
         """Wake the waiter, or let its next wait return at once. Never blocks."""
-        self._rung.set()
+        self._is_rung = True
+        if self._waiting is not None:
+            self._waiting.set()
 
     def clear(self) -> None:
         """Forget earlier rings: the caller is about to read what they announced."""
-        if self._rung.is_set():  # else a waiter may hold this very event
-            self._rung = trio.Event()
+        self._is_rung = False
 
     async def wait_ring(self) -> None:
         """Wait for a ring since the last `clear` or return of this call."""
-        await self._rung.wait()
+        if self._is_rung:
+            await trio.lowlevel.checkpoint()
+        else:
+            self._waiting = trio.Event()
+            try:
+                await self._waiting.wait()
+            finally:
+                self._waiting = None
         # Before the caller reads the state: a ring during that read must not be lost.
-        self._rung = trio.Event()
+        self._is_rung = False
