@@ -26,7 +26,7 @@ import yaml
 from bench.contender import Meter
 from bench.growth import table
 from kubelet_trio.cri import v1
-from tests.harness import CriClient
+from tests.harness import CriClient, leftovers
 from tests.harness.ports import free_port
 
 COUNTS = (50, 250, 500)
@@ -88,9 +88,12 @@ class Scale:
         }
 
     def close(self) -> None:
+        """End both, and remove what the agent has mounted."""
         for process in (self._agent, self._server):
-            process.terminate()
-            process.wait(60)
+            if process is not None:
+                process.terminate()
+                process.wait(60)
+        leftovers.unmount_under(self.base)
 
     @contextmanager
     def phase(self, name: str, count: int = 0) -> Iterator[None]:

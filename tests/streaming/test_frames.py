@@ -9,7 +9,7 @@ import pytest
 import trio
 from hypothesis import example, given
 from hypothesis import strategies as st
-from trio.testing import memory_stream_pair
+from trio.testing import MockClock, memory_stream_pair
 from wsproto.connection import Connection, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
 
@@ -158,3 +158,18 @@ async def test_the_parts_of_messages_keep_their_channels_and_their_order() -> No
                 found.append(parts)
     assert found == [[(0, b"on"), (0, b"e"), (4, b"{}")], [(255, b"\x00")]]
     assert pongs == b"\x8a\x01p"
+
+
+async def test_a_client_that_goes_while_its_input_is_not_taken(autojump_clock: MockClock) -> None:
+    ours, theirs = memory_stream_pair()
+    client, taken = Connection(ConnectionType.CLIENT), list[list[Part]]()
+
+    async def take(parts: list[Part]) -> None:
+        taken.append(parts)
+        await trio.sleep_forever()
+
+    await theirs.send_all(client.send(BytesMessage(b"\x00x")))
+    await theirs.aclose()
+    with trio.fail_after(21):
+        await WebSocket(ours).deliver_parts(take)
+    assert taken == [[(0, b"x")]]
