@@ -95,7 +95,7 @@ def main() -> None:
 
     signal.signal(signal.SIGUSR2, tell)
     gc.callbacks.append(held.collected)
-    trio.run = run_measured
+    trio.run = run_measured  # type: ignore[assignment]
     sys.argv = ["kubelet-trio", *sys.argv[2:]]
     run()
 

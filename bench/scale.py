@@ -113,6 +113,7 @@ class Scale:
 
     def _holding(self) -> Figures:
         """Return the figures of the loop since the last question."""
+        assert self._agent is not None
         self._holds.unlink(missing_ok=True)
         self._agent.send_signal(signal.SIGUSR2)
         self._until(self._holds.exists, "the agent answers a signal")

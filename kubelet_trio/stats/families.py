@@ -185,5 +185,5 @@ FAMILIES: dict[str, Family] = {
     "kubelet_trio_log_rotations_total": Family("counter", "Container logs rotated."),
     "kubelet_trio_tasks": Family("gauge", "Tasks of the event loop.", ("state",)),
     "kubelet_trio_worker_threads": Family("gauge", "Worker threads in use."),
-    "kubelet_trio_event_loop_lag_seconds": Family("gauge", "How much longer than asked the event loop slept, measured by this scrape."),
+    "kubelet_trio_event_loop_lag_seconds": Family("histogram", "How long the event loop ran tasks before it looked for what had happened meanwhile."),
 }

@@ -278,8 +278,10 @@ async def serve(
     prepare(runtime)
     await add_dead(runtime, dead)
     listener = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
-    await listener.bind(str(socket))
+    being_made = socket.with_suffix(".new")
+    await listener.bind(str(being_made))
     listener.listen(16)
+    await trio.Path(being_made).rename(socket)  # whoever sees it can connect
     server = Server([RuntimeService(runtime), ImageService(runtime)])
     await server.serve([trio.SocketListener(listener)])
 
