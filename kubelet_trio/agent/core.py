@@ -14,6 +14,7 @@ from trio_util import AsyncValue
 
 from kubelet_trio.agent.checks import check_functions
 from kubelet_trio.agent.history import AgentHistory
+from kubelet_trio.agent.lag import lag_measured
 from kubelet_trio.agent.metrics import AgentMetrics
 from kubelet_trio.agent.node_object import NodeObjectPage
 from kubelet_trio.agent.parts import Parts
@@ -121,7 +122,7 @@ class Agent:
         volumes = self.parts.supplies.services.volumes
         has_lock = False
         try:
-            with root_lock(node.root_dir / LOCK_NAME):
+            with root_lock(node.root_dir / LOCK_NAME), lag_measured(self.meter):
                 has_lock = True
                 is_complete = await volumes.prepare()
                 if self.parts.setup.cluster is not None:

@@ -30,8 +30,6 @@ from kubelet_trio.supervision import TreeNode
 if TYPE_CHECKING:
     from kubelet_trio.stats import Sample
 
-# Seconds to sleep: what the sleep takes beyond them is the lag of the event loop.
-_LAG_PROBE = 0.005
 _PROBES = ("prober_probe_total", "prober_probe_duration_seconds")
 _SLIS = ("kubernetes_healthcheck", "kubernetes_healthchecks_total")
 
@@ -56,13 +54,12 @@ class AgentMetrics:
         """Return `/metrics`."""
         from kubelet_trio.stats import FAMILIES, MetricPage, process_samples
 
-        lag = await _measure_lag()
         page = MetricPage()
         metered = [name for name in FAMILIES if name not in (*_PROBES, *_SLIS)]
         # Before the meter's: this measures volumes.
         stored = *await self._volumes(), *await self._logs()
         page.add_metered(metered, self._meter)
-        counted = *self._derived(), *self._ended(), *self._set_up(), *stored, *self._own(lag)
+        counted = *self._derived(), *self._ended(), *self._set_up(), *stored, *self._own()
         page.add((*counted, *device_info(self._parts), *process_samples()))
         # Upstream has these only if certificates are renewed.
         page.add_zeros(name for name in metered if not name.endswith("_renew_errors"))
@@ -216,7 +213,7 @@ class AgentMetrics:
         in_progress = sum(r.resize is not None for r in resizes)
         yield "kubelet_pod_in_progress_resizes", (), in_progress
 
-    def _own(self, lag: float) -> Iterator[Sample]:
+    def _own(self) -> Iterator[Sample]:
         tree, reports = self._tree(), self._parts.reports
         for path, node in _nodes(tree):
             if "@" not in path:  # the workers of all pods are one series: pods come and go
@@ -245,13 +242,6 @@ class AgentMetrics:
         # Trio resolves names (getaddrinfo) in threads of its own limiter.
         others = trio.to_thread.current_default_thread_limiter().borrowed_tokens
         yield "kubelet_trio_worker_threads", (), len(busy_threads()) + others
-        yield "kubelet_trio_event_loop_lag_seconds", (), lag
-
-
-async def _measure_lag() -> float:
-    began = trio.current_time()
-    await trio.sleep(_LAG_PROBE)
-    return max(trio.current_time() - began - _LAG_PROBE, 0.0)
 
 
 def _nodes(node: TreeNode, path: str = "") -> Iterator[tuple[str, TreeNode]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import trio
 from lightkube.models.core_v1 import Pod
@@ -45,6 +46,7 @@ from kubelet_trio.tracing import span
 log = get_logger()
 
 PERIOD = 300.0  # ImageGCPeriod
+_LOGGED = 50  # verdicts between two checkpoints
 
 
 class ImageGCError(Exception):
@@ -142,18 +144,23 @@ class ImageCollector:
 
     async def _look(self) -> _Look:
         before = self.clock.time()
-        images = [_record(image) for image in await self.runtime.list_images()]
+        listed = await self.runtime.list_images()
+        # In threads, here and below: there may be thousands of images.
+        images = await self.offload(lambda: list(map(_record, listed)))
         # An empty list can also come from a runtime that has not loaded its store yet.
         if self.prune is not None and images:
             await self.prune({n for i in images for n in (i.id, *i.names)}, before)
         # After the images, so that a container that was created in between protects its image.
         containers = await self.runtime.list_containers()
-        users = [*_container_users(containers), *_pod_users(self.pods.wanted())]
-        in_use = used_images(images, users)
-        now = trio.current_time()
-        if self._book is None:
-            self._book = ImageBook(now)
-        return _Look(self._book.note(images, in_use, now), in_use)
+        wanted, now = list(self.pods.wanted()), trio.current_time()
+        book = self._book = self._book or ImageBook(now)
+
+        def look() -> _Look:
+            users = [*_container_users(containers), *_pod_users(wanted)]
+            in_use = used_images(images, users)
+            return _Look(book.note(images, in_use, now), in_use)
+
+        return await self.offload(look)
 
     async def _place(self) -> tuple[str, DiskSpace] | None:
         answer = await self.runtime.image_fs_info()
@@ -165,7 +172,8 @@ class ImageCollector:
 
     async def _remove(self, look: _Look, to_free: int | None) -> int:
         assert self._book is not None
-        verdicts = images_to_remove(
+        decide = partial(
+            images_to_remove,
             look.images,
             self.policy,
             trio.current_time(),
@@ -174,7 +182,8 @@ class ImageCollector:
             sandbox_image=await self.runtime.sandbox_image() or self.sandbox_image,
             began=self._book.began,
         )
-        self._log_verdicts(verdicts)
+        verdicts = await self.offload(decide)
+        await self._log_verdicts(verdicts)
         freed, problems = 0, []
         for verdict in verdicts:
             # Checked again: removals take long, and a new pod may use the image by now.
@@ -198,9 +207,11 @@ class ImageCollector:
             )
         return freed
 
-    def _log_verdicts(self, verdicts: Sequence[ImageVerdict]) -> None:
+    async def _log_verdicts(self, verdicts: Sequence[ImageVerdict]) -> None:
         """Log why each image stays or goes, if the reason is new."""
-        for verdict in verdicts:
+        for number, verdict in enumerate(verdicts):
+            if number % _LOGGED == 0:
+                await trio.lowlevel.checkpoint()
             image = verdict.image
             if verdict.remove:
                 log.info("gc.image_removed", image=image.shown, id=image.id, why=verdict.why)

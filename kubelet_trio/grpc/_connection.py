@@ -33,6 +33,7 @@ from kubelet_trio.grpc._stream import Http2Stream, StreamLostError
 CONGESTED = 1 << 20  # queued bytes from which on senders of data wait
 FLUSH_SECONDS = 1.0  # to send what is queued when the connection ends
 _LAST_STREAM_ID = 2**31 - 1
+_TURN = 16 * 1024  # bytes of a read after which other tasks run
 
 
 class Http2Connection:
@@ -241,7 +242,7 @@ class Http2Connection:
                     if isinstance(piece, GoAway):
                         self._go_away(piece)
                     else:
-                        self._receive(piece)
+                        await self._receive_in_turns(piece)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as exc:
             self.reason = f"the connection was lost: {exc.__cause__ or exc}"
         except h2.exceptions.H2Error as exc:
@@ -249,6 +250,13 @@ class Http2Connection:
             self.flush()
         else:
             self.reason = "the peer closed the connection"
+
+    async def _receive_in_turns(self, data: bytes) -> None:
+        # One read may hold the answers of a hundred calls, and decoding their headers takes long.
+        for start in range(0, len(data), _TURN):
+            if start:
+                await trio.lowlevel.checkpoint()
+            self._receive(data[start : start + _TURN])
 
     def _receive(self, data: bytes) -> None:
         # h2 has processed all of `data` before we see its first event: a stream may be closed in

@@ -190,6 +190,6 @@ FAMILIES: dict[str, Family] = {
     "kubelet_trio_spans_dropped_total": Family("counter", "Spans that were not exported, by reason.", ("reason",)),
     "kubelet_trio_tasks": Family("gauge", "Tasks of the event loop.", ("state",)),
     "kubelet_trio_worker_threads": Family("gauge", "Worker threads in use."),
-    "kubelet_trio_event_loop_lag_seconds": Family("gauge", "How much longer than asked the event loop slept, measured by this scrape."),
+    "kubelet_trio_event_loop_lag_seconds": Family("histogram", "How long the event loop ran tasks before it looked for what had happened meanwhile."),
     "kubelet_trio_container_device_info": Family("gauge", "Devices of containers: of device plugins by resource, of resource claims by driver and pool.", ("namespace", "pod", "container", "resource", "device", "driver", "pool", "claim")),
 }

@@ -51,6 +51,31 @@ async def _send_and_ping(
         await ping()
 
 
+class Busy:
+    """A context manager for what takes received data, and its pings while that takes long."""
+
+    def __init__(self) -> None:
+        self._turns = 0
+        self._is_busy = False
+
+    def __enter__(self) -> None:
+        self._is_busy = True
+
+    def __exit__(self, *exc: object) -> None:
+        self._is_busy = False
+        self._turns += 1
+
+    async def ping(self, ping: Callable[[], Awaitable[None]], scope: trio.CancelScope) -> None:
+        """Ping while one turn goes on, and cancel `scope` once the peer has disconnected."""
+        with suppress(*PEER_GONE):
+            while True:
+                before = self._turns
+                await trio.sleep(_PING_PERIOD)
+                if self._is_busy and self._turns == before:
+                    await ping()
+        scope.cancel()
+
+
 async def send_ping(connection: SendStream, sending: trio.Lock, frame: bytes) -> None:
     """Send a ping if the connection accepts it at once. Raises `trio.BrokenResourceError`.
 

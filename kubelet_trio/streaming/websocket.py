@@ -10,18 +10,15 @@ import binascii
 import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import TypeVar
 
 import trio
 from trio.abc import HalfCloseableStream, SendStream
 
 from kubelet_trio.streaming import frames
-from kubelet_trio.streaming.backpressure import PEER_GONE, send_or_ping, send_ping
+from kubelet_trio.streaming.backpressure import PEER_GONE, Busy, send_or_ping, send_ping
 
 Headers = tuple[tuple[str, str], ...]
 Part = tuple[int, memoryview]  # a channel, and some bytes of a message on it
-
-T = TypeVar("T")
 
 _PIECE = 256 * 1024  # bytes of one read
 _MOST_MESSAGE = 4 << 20  # bytes; kubectl sends 32 KiB
@@ -174,27 +171,27 @@ class WebSocket:
 
         Raises what `take` raises, in a group.
         """
-        await self._deliver(self.receive, take)
-
-    async def deliver_parts(self, take: Callable[[list[Part]], Awaitable[None]]) -> None:
-        """Like `deliver`, with what `receive_parts` returns."""
-        # One in advance: then one is read while another is taken, mostly without waiting.
-        await self._deliver(self.receive_parts, take, ahead=1)
-
-    async def _deliver(
-        self,
-        receive: Callable[[], Awaitable[T | None]],
-        take: Callable[[T], Awaitable[None]],
-        *,
-        ahead: int = 0,
-    ) -> None:
-        # While `take` is busy, the connection is not read any further than that.
-        queue, messages = trio.open_memory_channel[T](ahead)
+        # Unbuffered: while `take` is busy, the connection is not read.
+        queue, messages = trio.open_memory_channel[bytes](0)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_take_each, messages, take)
             with suppress(*PEER_GONE):
-                while (message := await receive()) is not None:
+                while (message := await self.receive()) is not None:
                     await send_or_ping(queue, message, self._ping)
+            nursery.cancel_scope.cancel()
+
+    async def deliver_parts(self, take: Callable[[list[Part]], Awaitable[None]]) -> None:
+        """Like `deliver`, with what `receive_parts` returns.
+
+        In one task, as a change of tasks would cost as much as the rest: that the client has
+        gone while `take` is busy is found by pings alone.
+        """
+        busy = Busy()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(busy.ping, self._ping, nursery.cancel_scope)
+            while (parts := await self.receive_parts()) is not None:
+                with busy:
+                    await take(parts)
             nursery.cancel_scope.cancel()
 
     async def _ping(self) -> None:
@@ -255,7 +252,7 @@ class WebSocket:
 
 
 async def _take_each(
-    messages: trio.MemoryReceiveChannel[T], take: Callable[[T], Awaitable[None]]
+    messages: trio.MemoryReceiveChannel[bytes], take: Callable[[bytes], Awaitable[None]]
 ) -> None:
     async for message in messages:
         await take(message)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 
 import pytest
 import trio
@@ -15,6 +16,8 @@ from kubelet_trio.grpc import Channel, GRPCError, Server, ServerLimits
 from kubelet_trio.grpc import RawMessage as Raw
 from kubelet_trio.grpc._limits import RateLimit
 from tests.grpc.echo import Echo, EchoStub
+from tests.grpc.raw_peer import PING, PREFACE, settings
+from tests.harness.linear import longest_turn
 
 
 class Limited:
@@ -205,3 +208,20 @@ async def test_a_rate_of_zero_is_none(autojump_clock: MockClock) -> None:
 def test_the_defaults_limit_nothing_that_a_runtime_does() -> None:
     limits = ServerLimits()
     assert (limits.connections, limits.calls, limits.qps) == (None, None, 0)
+
+
+def test_between_many_frames_of_one_read_others_get_their_turn() -> None:
+    async def flood(count: int) -> None:
+        ours, theirs = memory_stream_pair()
+        await theirs.send_all(PREFACE + settings() + PING * count)
+        await theirs.send_eof()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(Server([Echo()]).serve_stream, ours)
+            answered = b""
+            while piece := await theirs.receive_some():
+                answered += piece
+        # Pings are answered in frames of their size.
+        assert answered.count(PING[9:]) == count
+
+    few, many = (longest_turn(partial(flood, count)) for count in (1_000, 3_500))
+    assert many < 1.5 * few

@@ -66,6 +66,12 @@ class CriClient:
         asked = v1.ListContainersRequest()
         return self._call("ListContainers", asked, v1.ListContainersResponse).containers
 
+    def running(self) -> Sequence[v1.Container]:
+        """Return the containers that run."""
+        state = v1.ContainerStateValue(state=v1.ContainerState.CONTAINER_RUNNING)
+        asked = v1.ListContainersRequest(filter=v1.ContainerFilter(state=state))
+        return self._call("ListContainers", asked, v1.ListContainersResponse).containers
+
     def image_names(self) -> set[str]:
         """Return the references by name of every image."""
         asked = v1.ListImagesRequest()

@@ -9,7 +9,7 @@ import pytest
 import trio
 from hypothesis import example, given
 from hypothesis import strategies as st
-from trio.testing import memory_stream_pair
+from trio.testing import MockClock, memory_stream_pair
 from wsproto.connection import Connection, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
 
@@ -144,17 +144,32 @@ async def test_the_parts_of_messages_keep_their_channels_and_their_order() -> No
     data += client.send(BytesMessage(b"")) + client.send(BytesMessage(b"\x00"))
     data += client.send(Ping(b"p")) + client.send(BytesMessage(b"\xff\x00"))
     ours, theirs = memory_stream_pair()
-    socket, found, pongs = WebSocket(ours, data), list[list[Part]](), b""
+    socket, found, pongs = WebSocket(ours, data), list[list[tuple[int, bytes]]](), b""
 
     async def hear() -> None:
         nonlocal pongs
-        pongs = await theirs.receive_some()
+        pongs = bytes(await theirs.receive_some())
         await theirs.send_eof()
 
     with trio.fail_after(5):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(hear)
             while (parts := await socket.receive_parts()) is not None:
-                found.append(parts)
+                found.append([(channel, bytes(part)) for channel, part in parts])
     assert found == [[(0, b"on"), (0, b"e"), (4, b"{}")], [(255, b"\x00")]]
     assert pongs == b"\x8a\x01p"
+
+
+async def test_a_client_that_goes_while_its_input_is_not_taken(autojump_clock: MockClock) -> None:
+    ours, theirs = memory_stream_pair()
+    client, taken = Connection(ConnectionType.CLIENT), list[bytes]()
+
+    async def take(parts: list[Part]) -> None:
+        taken.extend(bytes(part) for _channel, part in parts)
+        await trio.sleep_forever()
+
+    await theirs.send_all(client.send(BytesMessage(b"\x00x")))
+    await theirs.aclose()
+    with trio.fail_after(21):
+        await WebSocket(ours).deliver_parts(take)
+    assert taken == [b"x"]

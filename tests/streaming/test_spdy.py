@@ -49,7 +49,7 @@ def read(wire: SpdyWire, data: bytes, cuts: list[int]) -> list[spdy.Event]:
                 and last.stream_id == event.stream_id
                 and not last.is_last
             ):
-                content = last.content + event.content
+                content = bytes(last.content) + event.content
                 found[-1] = DataReceived(event.stream_id, content, event.is_last)
             else:
                 found.append(event)

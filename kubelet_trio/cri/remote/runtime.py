@@ -29,7 +29,7 @@ from kubelet_trio.cri.generated.runtime.v1.client import ImageServiceStub, Runti
 from kubelet_trio.cri.protocol import REQUEST_TIMEOUT, ExecResult, Listing, LocalStreams
 from kubelet_trio.cri.remote import translate
 from kubelet_trio.cri.remote.translate import runtime_errors
-from kubelet_trio.cri.remote.wire import decode_changed
+from kubelet_trio.cri.remote.wire import ListDecoder, entries_of
 from kubelet_trio.grpc import (
     Channel,
     Dial,
@@ -47,6 +47,7 @@ log = get_logger()
 # Fields of ContainerStats and ContainerAttributes.
 _NOT_LAYERS = frozenset(("labels", "annotations", "metadata", "cpu", "memory", "swap", "io"))
 _UID_LABEL = "io.kubernetes.pod.uid"
+_IMAGES = 20  # decoded between two checkpoints: some 2 ms
 
 RequestT = TypeVar("RequestT", bound=Message)
 ReplyT = TypeVar("ReplyT", bound=Message)
@@ -55,18 +56,31 @@ Entry = TypeVar("Entry", "v1.PodSandbox", "v1.Container")
 
 @dataclass(frozen=True, slots=True)
 class EncodedListing(Listing[Entry]):
-    """A listing that keeps its entries by their encoding, for `decode_changed`."""
+    """A listing that keeps its entries by their encoding, for `ListDecoder`."""
 
     by_encoding: Mapping[bytes, Entry] = field(default_factory=dict, repr=False)
 
 
-def _list(
-    data: bytes, parse: Callable[[bytes], Entry], previous: Listing[Entry] | None
+async def _list(
+    data: bytes,
+    parse: Callable[[bytes], Entry],
+    previous: Listing[Entry],
+    is_final: Callable[[Entry], bool] = lambda _entry: False,
 ) -> Listing[Entry]:
-    """Decode a list answer, taking over the entries of `previous` that did not change."""
-    last = previous or Listing()
-    known = last.by_encoding if isinstance(last, EncodedListing) else {}
-    return EncodedListing(*decode_changed(data, parse, known, last.entries))
+    """Decode a list answer, taking over the entries of `previous` that did not change.
+
+    Other tasks run meanwhile. Raises ValueError and EOFError if it is malformed.
+    """
+    known = previous.by_encoding if isinstance(previous, EncodedListing) else {}
+    decoder = ListDecoder(data, parse, known, previous.entries, is_final)
+    for _ in decoder.steps():
+        await trio.lowlevel.checkpoint()
+    return EncodedListing(decoder.entries, decoder.by_encoding)
+
+
+def _has_exited(container: v1.Container) -> bool:
+    # Ids are never reused, nor exited containers started again (CRI): nothing of it changes.
+    return container.state == v1.ContainerState.CONTAINER_EXITED
 
 
 def _parse_sandbox(data: bytes) -> v1.PodSandbox:
@@ -105,7 +119,7 @@ class RemoteRuntime:
         self._timeout = request_timeout
         self._product = ""  # name and version of the runtime, "" until Version was answered
         self._lacks: set[str] = set()  # calls that this version does not implement
-        # Lists arrive encoded, so that unchanged entries need no decoding (`decode_changed`).
+        # Lists arrive encoded, so that unchanged entries need no decoding (`ListDecoder`).
         self._list_sandboxes = UnaryUnaryMethod(
             runtime,
             "/runtime.v1.RuntimeService/ListPodSandbox",
@@ -124,6 +138,12 @@ class RemoteRuntime:
             v1.ListContainerStatsRequest,
             RawMessage,
         )
+        self._list_images = UnaryUnaryMethod(
+            images, "/runtime.v1.ImageService/ListImages", v1.ListImagesRequest, RawMessage
+        )
+        # The last whole listings, for callers without a previous one: they share its entries.
+        self._sandboxes_before: Listing[v1.PodSandbox] = Listing()
+        self._containers_before: Listing[v1.Container] = Listing()
         self.connected: AsyncValue[bool] = runtime.connected
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -206,7 +226,10 @@ class RemoteRuntime:
             request.filter = v1.PodSandboxFilter(label_selector={_UID_LABEL: uid})
         answer = await self._call("ListPodSandbox", self._list_sandboxes, request)
         with translate.malformed_answer("ListPodSandbox"):
-            return _list(answer, _parse_sandbox, previous)
+            found = await _list(answer, _parse_sandbox, previous or self._sandboxes_before)
+        if uid is None:
+            self._sandboxes_before = found
+        return found
 
     async def update_pod_sandbox_resources(
         self,
@@ -300,7 +323,11 @@ class RemoteRuntime:
             request.filter = v1.ContainerFilter(label_selector={_UID_LABEL: uid})
         answer = await self._call("ListContainers", self._list_containers, request)
         with translate.malformed_answer("ListContainers"):
-            return _list(answer, _parse_container, previous)
+            before = previous or self._containers_before
+            found = await _list(answer, _parse_container, before, _has_exited)
+        if uid is None:
+            self._containers_before = found
+        return found
 
     async def exec_sync(
         self, container_id: ContainerId, command: list[str], timeout_seconds: int
@@ -368,8 +395,14 @@ class RemoteRuntime:
 
     async def list_images(self) -> list[v1.Image]:
         """Return every image on the node."""
-        request = v1.ListImagesRequest()
-        return (await self._call("ListImages", self._images.list_images, request)).images
+        answer = await self._call("ListImages", self._list_images, v1.ListImagesRequest())
+        images = []
+        with translate.malformed_answer("ListImages"):
+            for number, encoded in enumerate(entries_of(answer), 1):
+                images.append(parse_message(v1.Image, encoded))
+                if number % _IMAGES == 0:
+                    await trio.lowlevel.checkpoint()
+        return images
 
     async def remove_image(self, image: v1.ImageSpec) -> None:
         """Remove an image by id, with all its names; one that does not exist is no error."""

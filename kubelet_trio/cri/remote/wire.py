@@ -1,15 +1,20 @@
 """Decodes only those entries of a list answer that changed since the previous one.
 
 betterproto2 takes some 40 ms to decode a list of 250 containers, and little changes between two
-relists. So entries are compared as bytes, and only new ones are decoded.
+relists. So entries are compared as bytes, and only new ones are decoded. Of an entry that cannot
+change any more, as a container that has exited, only the id is read: a node may have thousands.
+What is to be done at once is done in steps of a few milliseconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Protocol, Self, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Generic, Protocol, Self, TypeVar
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_ID = 1 << 3 | _BYTES  # the tag of an entry's id, and of an answer's entries
+# The work of a step, and what an entry takes of it: some 2 ms, 2 us, 15 us and 150 us.
+_STEP, _KNOWN, _COMPARED, _DECODED = 1000, 1, 8, 80
 
 
 class _Parsed(Protocol):
@@ -46,36 +51,100 @@ def canonical(entry: bytes) -> bytes:
     return b"".join(sorted(split_fields(entry)))
 
 
+class ListDecoder(Generic[EntryT]):
+    """Decodes the entries of one answer, reusing those that did not change.
+
+    Attributes:
+        entries: this answer's entries by id, once all steps are taken.
+        by_encoding: the same by canonical encoding, without those that are final.
+    """
+
+    def __init__(
+        self,
+        answer: bytes,
+        parse: Callable[[bytes], EntryT],
+        previous: Mapping[bytes, EntryT],
+        previous_entries: Mapping[str, EntryT],
+        is_final: Callable[[EntryT], bool] = lambda _entry: False,
+    ) -> None:
+        """Take an answer.
+
+        Args:
+            answer: the list answer, its entries in field 1.
+            parse: decodes an entry.
+            previous: the last answer's entries by canonical encoding.
+            previous_entries: the last answer's entries by id.
+            is_final: whether an entry cannot change any more.
+        """
+        self._answer = answer
+        self._parse = parse
+        self._previous, self._previous_entries = previous, previous_entries
+        self._is_final = is_final
+        self.entries: dict[str, EntryT] = {}
+        self.by_encoding: dict[bytes, EntryT] = {}
+
+    def steps(self) -> Iterator[None]:
+        """Do the work, stopping after each step of it. Raises ValueError if it is malformed."""
+        work = 0
+        for encoded in entries_of(self._answer):
+            work += self._take(encoded)
+            if work >= _STEP:
+                work = 0
+                yield
+
+    def _take(self, encoded: bytes) -> int:
+        """Take one entry, and return the work."""
+        known = self._previous_entries.get(_id_of(encoded))
+        if known is not None and self._is_final(known):
+            self.entries[known.id] = known
+            return _KNOWN
+        key = canonical(encoded)
+        entry, work = self._previous.get(key), _COMPARED
+        if entry is None:
+            entry, work = self._parse(encoded), _DECODED
+            # A map in a nested message may still be in another order: compare decoded entries.
+            known = self._previous_entries.get(entry.id)
+            if known is not None and known == entry:
+                entry = known
+        self.by_encoding[key] = entry
+        self.entries[entry.id] = entry
+        return work
+
+
 def decode_changed(
     answer: bytes,
     parse: Callable[[bytes], EntryT],
     previous: Mapping[bytes, EntryT],
     previous_entries: Mapping[str, EntryT],
 ) -> tuple[dict[str, EntryT], dict[bytes, EntryT]]:
-    """Decode the entries (field 1) of a list answer, reusing those that did not change.
+    """Decode a list answer in one go; see `ListDecoder`. Raises ValueError if it is malformed."""
+    decoder = ListDecoder(answer, parse, previous, previous_entries)
+    for _ in decoder.steps():
+        pass
+    return decoder.entries, decoder.by_encoding
 
-    `previous` holds the last answer's entries by canonical encoding, `previous_entries` by id.
-    Returns this answer's entries by id and by canonical encoding. Raises ValueError if it is
-    malformed.
-    """
-    entries: dict[str, EntryT] = {}
-    by_encoding: dict[bytes, EntryT] = {}
-    for field in split_fields(answer):
-        if field[0] != (1 << 3 | _BYTES):
-            continue
-        size, start = _varint(field, 1)
-        encoded = field[start : start + size]
-        key = canonical(encoded)
-        entry = previous.get(key)
-        if entry is None:
-            entry = parse(encoded)
-            # A map in a nested message may still be in another order: compare the decoded entries.
-            known = previous_entries.get(entry.id)
-            if known is not None and known == entry:
-                entry = known
-        by_encoding[key] = entry
-        entries[entry.id] = entry
-    return entries, by_encoding
+
+def entries_of(answer: bytes) -> Iterator[bytes]:
+    """Yield the entries (field 1) of a list answer, encoded. Raises ValueError if malformed."""
+    at, size = 0, len(answer)
+    while at < size:
+        try:
+            tag, start = _varint(answer, at)
+            end = _skip(answer, start, tag & 7)
+        except IndexError:
+            end = size + 1
+        if end > size:
+            raise ValueError("the message is cut short")
+        if tag == _ID:
+            yield answer[_varint(answer, start)[1] : end]
+        at = end
+
+
+def _id_of(entry: bytes) -> str:
+    """Return the id of an entry that begins with it, as runtimes send them; else ""."""
+    if len(entry) < 2 or entry[0] != _ID or entry[1] >= 0x80:
+        return ""
+    return entry[2 : 2 + entry[1]].decode("utf-8", "replace")
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:

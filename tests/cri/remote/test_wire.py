@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -10,7 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubelet_trio.cri import v1
-from kubelet_trio.cri.remote.wire import canonical, decode_changed, split_fields
+from kubelet_trio.cri.remote.wire import (
+    ListDecoder,
+    canonical,
+    decode_changed,
+    entries_of,
+    split_fields,
+)
 
 TEXTS = st.text(max_size=200)
 CONTAINERS = st.builds(
@@ -120,3 +127,55 @@ def test_any_bytes_split_or_are_refused(data: bytes) -> None:
     except ValueError:
         return
     assert b"".join(fields) == data
+
+
+def exited(count: int) -> list[v1.Container]:
+    state = v1.ContainerState.CONTAINER_EXITED
+    return [v1.Container(id=f"c{n}", state=state, created_at=n + 1) for n in range(count)]
+
+
+def has_exited(entry: v1.Container) -> bool:
+    return entry.state == v1.ContainerState.CONTAINER_EXITED
+
+
+def test_many_entries_are_decoded_in_steps_and_known_ones_in_fewer() -> None:
+    found = exited(1_000)
+    data = answer(*map(bytes, found))
+    first = ListDecoder(data, v1.Container.parse, {}, {}, has_exited)
+    counts = [len(first.entries) for _ in first.steps()]
+    assert len(counts) > 50
+    assert all(b - a <= 13 for a, b in itertools.pairwise([0, *counts]))
+    assert list(first.entries.values()) == found
+
+    def parse(_: bytes) -> v1.Container:
+        raise AssertionError("nothing has changed")
+
+    again = ListDecoder(data, parse, first.by_encoding, first.entries, has_exited)
+    assert len(list(again.steps())) <= 1
+    assert all(again.entries[key] is entry for key, entry in first.entries.items())
+    assert not again.by_encoding  # nor was anything of them compared
+
+
+def test_what_may_change_is_compared_until_it_cannot() -> None:
+    running = v1.Container(id="c", state=v1.ContainerState.CONTAINER_RUNNING, created_at=1)
+    first = ListDecoder(answer(bytes(running)), v1.Container.parse, {}, {}, has_exited)
+    list(first.steps())
+    [dead] = exited(1)
+    dead.id = "c"
+    second = ListDecoder(
+        answer(bytes(dead)), v1.Container.parse, first.by_encoding, first.entries, has_exited
+    )
+    list(second.steps())
+    assert second.entries == {"c": dead}
+
+
+@given(st.binary(max_size=100))
+def test_any_bytes_have_entries_or_are_refused(data: bytes) -> None:
+    try:
+        found = list(entries_of(data))
+    except ValueError:
+        return
+    assert found == [
+        field[len(field) - len(entry) :]
+        for field, entry in zip((f for f in split_fields(data) if f[0] == 0x0A), found, strict=True)
+    ]

@@ -1,0 +1,226 @@
+"""`python -m bench.scale`: how long many pods hold the agent's loop, and what they cost.
+
+The agent is a process of its own, and so is the runtime that it talks CRI to: `FakeRuntime` behind
+a socket, without which 500 pods would be a measure of runc. What holds the loop is CPU time of its
+thread between two looks for I/O, so that a busy machine changes little of it.
+
+`--dead` and `--images` add the remains of years to the node.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from bench.contender import Meter
+from bench.growth import table
+from kubelet_trio.cri import v1
+from tests.harness import CriClient, leftovers
+from tests.harness.ports import free_port
+
+COUNTS = (50, 250, 500)
+QUIET = 30.0  # seconds without a change
+_LIMIT = 600.0
+Figures = dict[str, float]
+
+
+class Scale:
+    """One agent on one runtime, both with nothing before them."""
+
+    def __init__(
+        self, base: Path, dead: int, images: int, *, events: bool = True, is_verbose: bool = False
+    ) -> None:
+        self.base, self._is_verbose = base, is_verbose
+        self.found: Figures = {}
+        self._manifests = base / "manifests"
+        self._manifests.mkdir()
+        self._holds = base / "holds.json"
+        self._socket = socket = base / "cri.sock"
+        server = [sys.executable, "-m", "tests.harness.cri_server", str(socket)]
+        server += ["--dead", str(dead), "--images", str(images)]
+        if not events:
+            server.append("--no-events")
+        self._agent: subprocess.Popen[bytes] | None = None
+        self._log = base / "agent.log"
+        self._server = subprocess.Popen(server)
+        self._until(socket.is_socket, "the runtime serves")
+        config = base / "config.yaml"
+        config.write_text(yaml.safe_dump(self._config(socket)))
+        self._agent = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "bench.held", str(self._holds), "run"),
+                *("--config", str(config), "--root-dir", str(base / "root")),
+                *("--hostname-override", "node", "--keep-kernel-settings"),
+                # Who keeps remains for long is who has many.
+                *("--minimum-container-ttl-duration", "24h" if dead else "0"),
+            ],
+            stdout=self._log.open("wb"),
+            stderr=subprocess.STDOUT,
+        )
+        self._meter = Meter(self._agent.pid)
+
+    def _config(self, socket: Path) -> Mapping[str, Any]:
+        return {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "staticPodPath": str(self._manifests),
+            "podLogsDir": str(self.base / "logs"),
+            "containerRuntimeEndpoint": f"unix://{socket}",
+            "healthzPort": free_port(),
+            "port": free_port(),
+            "cgroupsPerQOS": False,
+            "enforceNodeAllocatable": ["none"],
+            "makeIPTablesUtilChains": False,
+            "failCgroupV1": False,
+            "failSwapOn": False,
+            "maxPods": 1000,
+        }
+
+    def close(self) -> None:
+        """End both, and remove what the agent has mounted."""
+        for process in (self._agent, self._server):
+            if process is not None:
+                process.terminate()
+                process.wait(60)
+        leftovers.unmount_under(self.base)
+
+    @contextmanager
+    def phase(self, name: str, count: int = 0) -> Iterator[None]:
+        """Note what holds the loop during a block, and its CPU time, for each of `count`."""
+        self._holding()
+        cpu = self._meter.cpu()
+        yield
+        cpu = self._meter.cpu() - cpu
+        if self._is_verbose:
+            click.echo(f"   {name}", err=True)
+        for what, value in self._holding().items():
+            self.found[f"{name}: {what}"] = value
+        if count:
+            self.found[f"{name}: CPU ms a pod"] = 1e3 * cpu / count
+        else:
+            self.found[f"{name}: CPU ms a minute"] = 1e3 * cpu / QUIET * 60
+
+    def _holding(self) -> Figures:
+        """Return the figures of the loop since the last question."""
+        assert self._agent is not None
+        self._holds.unlink(missing_ok=True)
+        self._agent.send_signal(signal.SIGUSR2)
+        self._until(self._holds.exists, "the agent answers a signal")
+        told: dict[str, Any] = json.loads(self._holds.read_text())
+        if self._is_verbose:
+            for task, held in told["longest"]:
+                click.echo(f"      {held:7.1f} ms  {task}", err=True)
+            for task, (held, steps) in told["turn"]:
+                click.echo(
+                    f"      {held:7.1f} ms  {steps} steps of the longest turn: {task}", err=True
+                )
+        return {f"{name} ms": value for name, value in told["held"].items()}
+
+    def put(self, count: int, note: str = "") -> None:
+        """Write that many manifests."""
+        for number in range(count):
+            written = self.base / "manifest.tmp"
+            written.write_text(json.dumps(_manifest(number, note)))
+            written.rename(self._manifests / f"pod-{number}.yaml")
+
+    def drop(self) -> None:
+        for path in self._manifests.iterdir():
+            path.unlink()
+
+    def wait(self, ready: int, settle: float = 3.0) -> None:
+        """Wait until that many pods run, and for what follows."""
+        with CriClient(self._socket) as cri:
+            self._until(lambda: _ready(cri) == ready, f"{ready} sandboxes are ready")
+            self._until(lambda: len(cri.running()) == ready, f"{ready} containers run")
+        time.sleep(settle)
+
+    def memory(self, name: str) -> None:
+        self.found[f"RSS MB, {name}"] = self._meter.rss()
+
+    def _until(self, is_so: Any, what: str) -> None:
+        deadline = time.monotonic() + _LIMIT
+        while not is_so():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{what}: not within {_LIMIT:.0f} s")
+            if self._server.poll() is not None:
+                raise RuntimeError("the runtime has ended")
+            if self._agent is not None and self._agent.poll() is not None:
+                raise RuntimeError(f"the agent has ended: {self._log.read_text()[-3000:]}")
+            time.sleep(0.2)
+
+
+def _ready(cri: CriClient) -> int:
+    state = v1.PodSandboxState.SANDBOX_READY
+    return sum(sandbox.state == state for sandbox in cri.sandboxes())
+
+
+def _manifest(number: int, note: str) -> Mapping[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": f"pod-{number}",
+            "uid": f"00000000-0000-0000-0000-{number:012}",
+            "labels": {"note": note},
+        },
+        "spec": {
+            "terminationGracePeriodSeconds": 1,
+            "containers": [{"name": "web", "image": "web", "imagePullPolicy": "IfNotPresent"}],
+        },
+    }
+
+
+def measure(
+    count: int, dead: int, images: int, *, events: bool, is_verbose: bool = False
+) -> Figures:
+    """Return the figures of one number of pods."""
+    with tempfile.TemporaryDirectory() as place:
+        scale = Scale(Path(place), dead, images, events=events, is_verbose=is_verbose)
+        try:
+            scale.wait(0, settle=10.0)
+            scale.memory("no pods")
+            with scale.phase("start", count):
+                scale.put(count)
+                scale.wait(count)
+            scale.memory("all pods")
+            with scale.phase("quiet"):
+                time.sleep(QUIET)
+            with scale.phase("edits", count):
+                scale.put(count, "edited")
+                time.sleep(10.0)
+            with scale.phase("removal", count):
+                scale.drop()
+                scale.wait(0)
+        finally:
+            scale.close()
+        return scale.found
+
+
+@click.command()
+@click.option("--pods", default=",".join(map(str, COUNTS)), show_default=True, help="Numbers.")
+@click.option("--dead", default=0, show_default=True, help="Containers that have exited.")
+@click.option("--images", default=0, show_default=True, help="Images on the node.")
+@click.option("--events/--no-events", default=True, help="Whether the runtime tells of exits.")
+@click.option("--verbose", is_flag=True, help="Tell which tasks hold the loop.")
+def main(pods: str, dead: int, images: int, events: bool, verbose: bool) -> None:
+    """Measure what holds the agent's loop under many pods, on FakeRuntime over gRPC."""
+    by_count: dict[int, Figures] = {}
+    for count in map(int, pods.split(",")):
+        click.echo(f"{count} pods", err=True)
+        by_count[count] = measure(count, dead, images, events=events, is_verbose=verbose)
+    click.echo("\n".join(table(by_count)))
+
+
+if __name__ == "__main__":
+    main()
