@@ -58,6 +58,10 @@ def test_the_daemon_imports_no_http_client_and_nothing_built_on_asyncio() -> Non
         }
         & modules
     )
+    # Of traces only the seam, which does nothing without a configured tracing.
+    assert not any(name.startswith("opentelemetry") for name in modules)
+    traced = {name for name in modules if name.startswith("kubelet_trio.tracing.")}
+    assert traced == {"kubelet_trio.tracing.about", "kubelet_trio.tracing.seam"}
     # Standalone needs nothing of a cluster.
     assert not {"kubelet_trio.agent.cluster", "kubelet_trio.status.manager"} & modules
 

@@ -26,7 +26,7 @@ class EndpointError(ValueError):
     """No endpoint: `value` in full, and what is wrong with it, in upstream's words."""
 
     def __init__(self, value: str, problem: str) -> None:
-        super().__init__(problem)
+        super().__init__(f"tracing.endpoint {value}: {problem}")
         self.value = value
         self.problem = problem
 

@@ -6,6 +6,7 @@ are not used (see `queue` and `sender`), and none of its global state.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import Token
@@ -40,6 +41,8 @@ _KINDS = {
 }
 _LIMITS = SpanLimits(max_span_attributes=64, max_span_attribute_length=4096, max_events=16)
 _W3C = TraceContextTextMapPropagator()
+# Else each malformed `tracestate` of a caller would be a line of the log, as it is.
+logging.getLogger("opentelemetry.trace.span").disabled = True
 _LONGEST_ERROR = 1024  # characters
 
 

@@ -110,6 +110,52 @@ def test_a_bad_value_is_told_as_invalid_configuration(tmp_path: Path, body: str,
     assert any(p.startswith("invalid configuration: ") and told in p for p in problems), problems
 
 
+@pytest.mark.parametrize(
+    ("tracing", "problem"),
+    [
+        (
+            "samplingRatePerMillion: -1",
+            "tracing.samplingRatePerMillion: Invalid value: -1: sampling rate must be positive",
+        ),
+        (
+            "samplingRatePerMillion: 1000001",
+            "tracing.samplingRatePerMillion: Invalid value: 1000001: sampling rate per million "
+            "must be less than or equal to one million",
+        ),
+        (
+            "endpoint: 'foo://localhost:4317'",
+            'tracing.endpoint: Invalid value: "foo://localhost:4317": unsupported scheme: foo.  '
+            "Options are none, dns, unix, or unix-abstract.  "
+            "See https://github.com/grpc/grpc/blob/master/doc/naming.md",
+        ),
+        (
+            "endpoint: 'localhost:port'",
+            'tracing.endpoint: Invalid value: "dns://localhost:port": '
+            'parse "dns://localhost:port": invalid port ":port" after host',
+        ),
+    ],
+)
+def test_tracing_is_refused_with_the_go_kubelets_texts(
+    tmp_path: Path, tracing: str, problem: str
+) -> None:
+    path = config_file(tmp_path / "c", f"tracing: {{{tracing}}}")
+    assert problems_of(f"--config={path}") == (problem,)
+
+
+@pytest.mark.parametrize(
+    "tracing",
+    [
+        "{}",
+        "{samplingRatePerMillion: 0}",
+        "{samplingRatePerMillion: 1000000, endpoint: 'dns:///collector:4317'}",
+        "{endpoint: 'unix:///run/otel.sock'}",
+    ],
+)
+def test_tracing_is_accepted(tmp_path: Path, tracing: str) -> None:
+    path = config_file(tmp_path / "c", f"tracing: {tracing}")
+    assert load_settings([f"--config={path}"]).config.tracing is not None
+
+
 def test_all_bad_values_are_told_together(tmp_path: Path) -> None:
     path = config_file(
         tmp_path / "c", "healthzPort: -1\noomScoreAdj: 2000\ntlsCurvePreferences: [29]\n"

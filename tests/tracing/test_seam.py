@@ -60,16 +60,6 @@ def test_an_exception_passes_through_it() -> None:
         raise KeyError("b")
 
 
-def test_the_daemon_loads_the_seam_alone() -> None:
-    script = "import kubelet_trio.daemon, sys, threading; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    loaded = set(done.stdout.split())
-    assert not {name for name in loaded if name.startswith("opentelemetry")}
-    ours = {name for name in loaded if name.startswith("kubelet_trio.tracing.")}
-    assert ours == {"kubelet_trio.tracing.about", "kubelet_trio.tracing.seam"}
-
-
 def test_tracing_starts_no_thread_and_loads_no_exporter_of_others() -> None:
     script = (
         "import sys, threading\n"

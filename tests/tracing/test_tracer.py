@@ -106,6 +106,18 @@ async def test_a_served_request_continues_its_callers_span() -> None:
     assert headers["tracestate"] == "vendor=1"
 
 
+@pytest.mark.parametrize("state", ["a=\xff", "b=\x00", "é=1", "c", ",", "d=" + "x" * 300])
+async def test_a_malformed_tracestate_is_not_passed_on(
+    state: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    made, queue = tracer(0)
+    with made.active(), server_span("served", {**SAMPLED, "tracestate": state}):
+        headers = trace_headers()
+    assert [name for name, _ in headers] == ["traceparent"]
+    assert len(ended(queue)) == 1
+    assert caplog.records == []
+
+
 async def test_a_part_of_a_million_traces_is_sampled() -> None:
     made, queue = tracer(500_000, capacity=10_000)
     with made.active():
