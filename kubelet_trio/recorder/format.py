@@ -13,7 +13,8 @@ be secret are left out (`masks` has the table).
                                     "is_complete": false if the snapshot did not fit, "settings":
                                     what decisions depend on, see `recorder.settings`}
     RECORD   pod UID                snapshots: the pod's record as on disk
-    WANTED   source/UID             a desired pod (core/v1 Pod); empty: not desired any more.
+    WANTED   source/UID             a desired pod (core/v1 Pod), where more than its status and
+                                    resourceVersion differ; empty: not desired any more.
                                     `source` is "file", "http", "api", "embedded" or another name
                                     of a source; "" if it is not known
     SOURCES  ""                     {"all_ready": bool, "kept": [UID]}, at changes: whether every
@@ -50,9 +51,9 @@ disk then. So a replay can begin at any START.
 **Results** in `ok`: of a list call {"entries": [message]} with those that are new or changed,
 and "gone": [id], so in a snapshot all; of `exec_sync` {"exit_code"}, where the id is the
 container's, "/" and a checksum of the command; of `container_status` {"status": message, "pid":
-int}; of `container_events` {"type", "created_at"} of an event; of another call that returns a
-message that message; of `run_pod_sandbox`, `create_container`, `pull_image` and `sandbox_image` a
-string; else null, a bool, or a list of messages.
+int, 0 while it is not known}; of `container_events` {"type", "created_at"} of an event; of another
+call that returns a message that message; of `run_pod_sandbox`, `create_container`, `pull_image` and
+`sandbox_image` a string; else null, a bool, or a list of messages.
 
 **Bytes.** A segment is `MAGIC` and frames. A frame is the length of its payload and the CRC-32 of
 that, both as 32-bit numbers, and the payload: time (64-bit float), kind (8 bits), length of the

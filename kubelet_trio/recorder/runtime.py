@@ -34,6 +34,7 @@ class RecordedRuntime:
         self._sandboxes: dict[str, v1.PodSandbox] = {}  # as last listed
         self._containers: dict[str, v1.Container] = {}
         self._failed: set[str] = set()  # lists whose last call has failed, by key
+        self._known_pids: dict[str, int] = {}  # by container
         self.pids: dict[int, ContainerId] = {}
 
     async def _read(self, key: str, call: Awaitable[T]) -> T:
@@ -160,7 +161,10 @@ class RecordedRuntime:
             raise
         if pid:
             self.pids[pid] = container_id
-        self._note(Kind.READ, key, ({"status": status, "pid": pid},))
+            self._known_pids[container_id] = pid
+        # Only verbose answers have it, and it does not change.
+        told = pid or self._known_pids.get(container_id, 0)
+        self._note(Kind.READ, key, ({"status": status, "pid": told},))
         return status, pid
 
     async def list_containers(
@@ -196,6 +200,7 @@ class RecordedRuntime:
         if changed or gone or is_mended:
             for id_ in gone:
                 del known[id_]
+                self._known_pids.pop(id_, None)
             if uid is None:  # of one pod the objects are new each time
                 known.update(entries)
             else:

@@ -12,6 +12,7 @@ from kubelet_trio.recorder.messages import read_body, write_message
 
 _UID_LABEL = "io.kubernetes.pod.uid"
 _IN_PATH = re.compile(r"/pods/([^/]+)/")
+_LISTS = ("list_containers", "list_pod_sandboxes")
 _OF_POD = (Kind.RECORD, Kind.PLAN, Kind.STATUS)
 
 
@@ -43,7 +44,7 @@ class PodFilter:
     def filter(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         """Yield the chosen entries. A list keeps the objects of the chosen pods."""
         for entry in entries:
-            if entry.kind is Kind.READ and entry.key.startswith("list_"):
+            if entry.kind is Kind.READ and entry.key.partition(":")[0] in _LISTS:
                 if (found := self._of_list(entry)) is not None:
                     yield found
             elif self._owner(entry) in ("", *self._uids):

@@ -111,7 +111,7 @@ def _call_words(body: dict[str, Any]) -> str:
 
 def _short(value: Any) -> str:
     if isinstance(value, dict):
-        named = value.get("metadata") or value
+        named = {**value, **(value.get("metadata") or {})}
         keys = ("name", "image", "state", "exit_code", "reason")
         return "{" + ", ".join(f"{k}={named[k]}" for k in keys if k in named) + "}"
     return str(value)[:60]

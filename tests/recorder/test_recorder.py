@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from kubelet_trio.model import Purpose, SystemClock, inline_offload, thread_offload
-from kubelet_trio.recorder import Kind, Recorder, Recording, read_body, read_entries
+from kubelet_trio.recorder import Entry, Kind, Recorder, Recording, read_body, read_entries
 from kubelet_trio.recorder import recorder as module
 from kubelet_trio.recorder.ring import segment_contents
 from kubelet_trio.testing import TrioClock
@@ -26,7 +26,7 @@ def keys(tmp_path: Path, kind: Kind = Kind.EXIT) -> list[str]:
     return [entry.key for entry in entries(tmp_path) if entry.kind is kind]
 
 
-def entries(tmp_path: Path) -> list[module.Entry]:
+def entries(tmp_path: Path) -> list[Entry]:
     return [
         entry
         for path, data in segment_contents(tmp_path / "recorder")

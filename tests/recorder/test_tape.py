@@ -44,6 +44,36 @@ def test_the_same_again_is_no_news() -> None:
     )
 
 
+def test_a_pod_that_comes_again_with_another_status_is_no_news() -> None:
+    tape = Tape()
+
+    def sent(version: str, phase: str, label: str = "a") -> Pod:
+        meta = ObjectMeta(name="web", resourceVersion=version, labels={"app": label})
+        return Pod(metadata=meta, status=PodStatus(phase=phase))
+
+    (entry,) = take(tape, Kind.WANTED, "api/u", sent("1", "Pending"))
+    assert read_body(entry.body)["status"]["phase"] == "Pending"
+    assert take(tape, Kind.WANTED, "api/u", sent("2", "Running")) == []
+    # A segment begins with the newest.
+    (wanted,) = [entry for entry in state(tape) if entry.kind is Kind.WANTED]
+    assert read_body(wanted.body)["status"]["phase"] == "Running"
+    assert len(take(tape, Kind.WANTED, "api/u", sent("3", "Running", "b"))) == 1
+    take(tape, Kind.WANTED, "api/u", None)
+    assert len(take(tape, Kind.WANTED, "api/u", sent("3", "Running", "b"))) == 1
+
+
+def test_the_time_of_an_answer_is_no_news() -> None:
+    tape = Tape()
+
+    def usage(at: int, used: int) -> tuple[v1.ImageFsInfoResponse]:
+        found = v1.FilesystemUsage(timestamp=at, used_bytes=v1.UInt64Value(value=used))
+        return (v1.ImageFsInfoResponse(image_filesystems=[found]),)
+
+    assert len(take(tape, Kind.READ, "image_fs_info:", usage(1, 10))) == 1
+    assert take(tape, Kind.READ, "image_fs_info:", usage(2, 10)) == []
+    assert len(take(tape, Kind.READ, "image_fs_info:", usage(3, 11))) == 1
+
+
 def test_a_list_has_what_is_new_changed_and_gone() -> None:
     tape = Tape()
     first = Listed([container("a"), container("b")], [])
