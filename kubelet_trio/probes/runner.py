@@ -11,9 +11,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NoReturn
 
 import trio
-from lightkube.models.core_v1 import Pod
+from lightkube.models.core_v1 import Pod, Probe
 
 from kubelet_trio.cri import Runtime
 from kubelet_trio.model import (
@@ -36,6 +37,9 @@ from kubelet_trio.probes.exec import ProbeCommands, open_commands
 from kubelet_trio.probes.orphans import ExecOrphans
 from kubelet_trio.probes.state import Finding, ProbeError, ProbeKind, ProbeState, is_due
 
+if TYPE_CHECKING:
+    from kubelet_trio.probes.scripted import ContainerScript
+
 log = get_logger()
 
 
@@ -55,6 +59,7 @@ class ProbeServices:
     meter: Meter = field(default_factory=Meter)
     # Called with each finding: pod, container, kind, `success`, `failure` or `unknown`, and a text.
     note: Callable[[PodUid, str, str, str, str], None] = _no_note
+    script: ContainerScript | None = None  # of a replay: what the probes find; None: they run
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +97,8 @@ class ProbeRunner:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Probe until cancelled."""
         task_status.started()
+        if self.services.script is not None:
+            await self._follow(self.services.script)
         period = self._period()
         since_start = self.services.clock.time() - self.services.started_at
         # As upstream: right after the agent's start spread the first tick over a period. Otherwise
@@ -109,6 +116,22 @@ class ProbeRunner:
                 with trio.move_on_at(tick):
                     await self._kicked.wait_ring()
 
+    async def _follow(self, script: ContainerScript) -> NoReturn:
+        """Count findings that are known, until cancelled."""
+        from kubelet_trio.probes.scripted import ScriptReader  # only a replay has a script
+
+        findings = script.findings(pod_uid(self.view().pod), self.container, self.kind)
+        reader, is_kicked = ScriptReader(findings, trio.current_time()), False
+        while True:
+            self._kicked.clear()
+            finding = reader.take(trio.current_time(), self._period(), is_kicked=is_kicked)
+            found = self._due()
+            if found is not None and finding is not None:
+                self._count(found[0], finding)
+            with trio.move_on_at(reader.next_at) as waited:
+                await self._kicked.wait_ring()
+            is_kicked = not waited.cancelled_caught
+
     def _period(self) -> float:
         found = self.view().container(self.container)
         probe = self.kind.of(found.spec) if found is not None else None
@@ -116,16 +139,11 @@ class ProbeRunner:
 
     async def _look(self, commands: ProbeCommands) -> None:
         """Run the probe if it is due, and count its finding."""
+        due = self._due()
+        if due is None:
+            return
+        found, probe, record = due
         view = self.view()
-        found, record = view.container(self.container), view.observed.latest(self.container)
-        probe = self.kind.of(found.spec) if found is not None else None
-        if found is None or probe is None or record is None:
-            return
-        if self.state is None or self.state.container_id != record.id:
-            self.state = self.begin(record)
-        now, started = self.services.clock.time(), self.is_started(record)
-        if not is_due(self.state, probe, record, is_started=started, now=now):
-            return
         if probe.exec is not None and commands.is_busy:
             return  # as upstream, whose worker still waits for the runtime's answer
         began = trio.current_time()
@@ -144,6 +162,20 @@ class ProbeRunner:
         result = "success" if finding.is_success else "failure"
         self._note(result, finding.output if is_shown else "")
         self._count(found, finding)
+
+    def _due(self) -> tuple[PodContainer, Probe, ContainerRecord] | None:
+        """Return what the probe runs on, if it is due."""
+        view = self.view()
+        found, record = view.container(self.container), view.observed.latest(self.container)
+        probe = self.kind.of(found.spec) if found is not None else None
+        if found is None or probe is None or record is None:
+            return None
+        if self.state is None or self.state.container_id != record.id:
+            self.state = self.begin(record)
+        now, started = self.services.clock.time(), self.is_started(record)
+        if not is_due(self.state, probe, record, is_started=started, now=now):
+            return None
+        return found, probe, record
 
     def _note(self, result: str, text: str) -> None:
         uid = pod_uid(self.view().pod)

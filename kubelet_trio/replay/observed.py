@@ -105,7 +105,8 @@ def observe(life: Life) -> Observed:
         for object_id, history in objects.items():
             history.listed = _sorted(history.listed)
             # A status that nobody has listed: it was there before.
-            if history.first == math.inf and object_id not in made and _is_there(history):
+            was_there = history.first == math.inf and object_id not in made and _is_there(history)
+            if was_there or _created_at(history) < life.wall:
                 history.first = -math.inf
     return found
 
@@ -137,6 +138,16 @@ def _sorted(versions: Versions) -> Versions:
     for reading in sorted(versions.readings, key=lambda each: each.at):
         ordered.add(reading)
     return ordered
+
+
+def _created_at(history: ObjectHistory) -> float:
+    """Return when the runtime says that an object was made (Unix seconds); infinite if it does not."""
+    for reading in (*history.listed.readings, *history.statuses.readings):
+        content = reading.ok or {}
+        made = content.get("status", content).get("created_at")
+        if made:
+            return float(made) / 1e9
+    return math.inf
 
 
 def _is_there(history: ObjectHistory) -> bool:
