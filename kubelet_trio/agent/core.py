@@ -59,6 +59,8 @@ if TYPE_CHECKING:
 
 # Seconds that unmounting the agent's own mount may take at its end.
 _RELEASE_LIMIT = 5.0
+# Seconds that a client waits until the flight recorder has written.
+_FLUSH_LIMIT = 5.0
 
 # The directories that the Go kubelet makes below its root (setupDataDirs in pkg/kubelet).
 # Plugins and device managers put their sockets there, and expect the directories to exist.
@@ -199,6 +201,23 @@ class Agent:
 
         found = await EditPlanner(self.parts).plan(read_edit(given))
         return found if with_manifests else without_manifests(found)
+
+    async def flush_recording(self) -> Mapping[str, int]:
+        """Write what the flight recorder has noted; return its `entries`, `lost` and `bytes`.
+
+        Raises:
+            ValueError: it is off.
+            TimeoutError: the disk does not answer.
+        """
+        taps = self.parts.setup.taps
+        if taps is None:
+            raise ValueError("the flight recorder is off: flightRecorderSize is 0")
+        recorder = taps.recorder
+        with trio.move_on_after(_FLUSH_LIMIT) as limit:
+            await recorder.flush()
+        if limit.cancelled_caught:
+            raise TimeoutError(f"the disk has not answered within {_FLUSH_LIMIT:g} s")
+        return {"entries": recorder.entries, "lost": recorder.lost, "bytes": recorder.size}
 
     # Views
 

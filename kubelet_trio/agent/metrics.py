@@ -231,6 +231,11 @@ class AgentMetrics:
         ):
             yield "kubelet_trio_channel_depth", (channel,), depth
         yield "kubelet_trio_events_dropped_total", (), reports.events.dropped
+        taps = self._parts.setup.taps
+        if taps is not None:
+            yield "kubelet_trio_recorder_entries_total", (), taps.recorder.entries
+            yield "kubelet_trio_recorder_lost_total", (), taps.recorder.lost
+            yield "kubelet_trio_recorder_bytes", (), taps.recorder.size
         statistics = trio.lowlevel.current_statistics()
         # Dashboards show it beside CPU and memory: here, the tasks are what goroutines are in Go.
         yield "go_goroutines", (), statistics.tasks_living

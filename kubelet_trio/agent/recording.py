@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -107,13 +108,17 @@ def _start(settings: AgentSettings) -> dict[str, Any]:
 
 
 def told_settings(settings: AgentSettings) -> dict[str, Any]:
-    """Return the settings that decisions depend on, by the names of their fields, as JSON."""
+    """Return the settings that decisions depend on, by the names of their fields, as JSON.
+
+    One that JSON cannot hold is left out.
+    """
     told = replace(settings, admission=replace(settings.admission, checks=()))
-    return {
-        field.name: msgspec.to_builtins(getattr(told, field.name), enc_hook=_encode)
-        for field in fields(told)
-        if field.name not in _NOT_TOLD
-    }
+    found = {}
+    for field in fields(told):
+        if field.name not in _NOT_TOLD:
+            with suppress(NotImplementedError):
+                found[field.name] = msgspec.to_builtins(getattr(told, field.name), enc_hook=_encode)
+    return found
 
 
 def _encode(value: Any) -> Any:
@@ -121,4 +126,6 @@ def _encode(value: Any) -> Any:
         return str(value)
     if isinstance(value, Mapping):
         return dict(value)
+    if isinstance(value, float):  # a duration
+        return float(value)
     raise NotImplementedError(f"a setting of {type(value).__name__}")

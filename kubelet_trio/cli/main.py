@@ -49,6 +49,7 @@ COMMANDS: Mapping[str, Entry] = {
     "agent-log": Entry(_LOOK, "agent:agent_log", "Print the agent's latest log entries."),
     "profile": Entry(_LOOK, "agent:profile", "Profile the running agent."),
     "replay": Entry(_LOOK, "replay:replay", "Replay a recording, and say where it differs."),
+    "record": Entry(_LOOK, "record:record", "Pack or show what the agent has recorded."),
     "ui": Entry(_LOOK, "agent:ui", "Open the node page."),
     "version": Entry(_LOOK, "agent:version", "Show the version of command and agent."),
     "help": Entry(_LOOK, "help:help_", "Show the help of a command."),

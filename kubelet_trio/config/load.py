@@ -26,6 +26,7 @@ _CURRENT = frozenset(
         "vmodule",
         "log-flush-frequency",
         "offline-pods",
+        "flight-recorder-size",
         "provider-id",
         "seccomp-default",
         "fail-cgroupv1",

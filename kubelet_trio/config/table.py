@@ -153,6 +153,7 @@ FIELDS: tuple[Row, ...] = (
     row("logging.options.json.splitStream", "log-json-split-stream", YES, "errors to stderr, the rest to stdout; needs the LoggingAlphaOptions gate"),
     row("logging.options.json.infoBufferSize", "log-json-info-buffer-size", MOOT, "buffer of the split stream", "every line is written at once"),
     row("tracing", "", DEFAULT, "OpenTelemetry spans", "tracing"),
+    row("flightRecorderSize", "flight-recorder-size", YES, "most disk space of the recording of what reached the agent and what it decided, at least 1Mi; 0: nothing is recorded; see docs/recorder.md (kubelet-trio only)"),
     row("featureGates", "feature-gates", YES, "feature gates, `Name=true,...`; see the gates below"),
     row("showHiddenMetricsForVersion", "", MOOT, "show metrics hidden since this version; the previous minor one is allowed", "no metric of this agent is hidden"),
     # The kubelet API server

@@ -260,6 +260,7 @@ class KubeletConfiguration(Block, frozen=True):
     fail_cgroup_v1: bool = True
     user_namespaces: UserNamespaces = UserNamespaces()
     offline_pods: bool = False  # kubelet-trio only
+    flight_recorder_size: str = "32Mi"  # kubelet-trio only
 
 
 def encode_hook(value: Any) -> Any:

@@ -19,7 +19,7 @@ from kubelet_trio.config.table import BY_PATH
 from kubelet_trio.config.types import KubeletConfiguration
 from kubelet_trio.config.walk import leaves
 from kubelet_trio.durations import Duration, format_duration
-from kubelet_trio.model import is_ip, parse_quantity
+from kubelet_trio.model import is_ip, parse_quantity, to_units
 
 _PREFIX = "invalid configuration: "
 
@@ -49,6 +49,8 @@ _RANGES: tuple[tuple[str, int, int], ...] = (
     ("healthzPort", 0, 65535),
     ("readOnlyPort", 0, 65535),
 )
+# Bytes of the flight recorder. A smaller ring does not hold what a segment begins with.
+_LEAST_RECORDING, _MOST_RECORDING = 1 << 20, 64 << 30
 _NOT_NEGATIVE = (
     "eventBurst",
     "eventRecordQPS",
@@ -114,6 +116,7 @@ def validate(config: KubeletConfiguration) -> list[str]:
         *_choices(config),
         *_images(config),
         *_logs(config),
+        *_recorder(config),
         *_logging(config),
         *_durations(config),
         *_allocatable(config),
@@ -217,6 +220,17 @@ def _logs(config: KubeletConfiguration) -> Iterator[str]:
         yield "containerLogMonitorInterval must be greater than or equal to 3s"
     if config.container_log_max_files <= 1:
         yield f"{_name('containerLogMaxFiles')} must be greater than 1"
+
+
+def _recorder(config: KubeletConfiguration) -> Iterator[str]:
+    name, text = _name("flightRecorderSize"), config.flight_recorder_size
+    try:
+        size = to_units(parse_quantity(text))
+    except ValueError as exc:
+        yield f"{name} {exc}"
+        return
+    if size and not _LEAST_RECORDING <= size <= _MOST_RECORDING:
+        yield f"{name} {text} must be 0, or at least 1Mi and at most 64Gi"
 
 
 def _logging(config: KubeletConfiguration) -> Iterator[str]:

@@ -72,6 +72,7 @@ from kubelet_trio.server import (
     add_node,
     add_page,
     add_plan,
+    add_record,
     add_restart,
     add_stats,
     add_topology,
@@ -337,6 +338,7 @@ def control_api(agent: Agent, sessions: PageSessions | None = None) -> Router:
     add_restart(router, agent, agent.restart)
     add_debug(router, agent, agent.debug)
     add_plan(router, agent.plan)
+    add_record(router, agent.flush_recording)
     add_login(router, sessions.new_login if sessions is not None else None)
     return router
 

@@ -167,6 +167,7 @@ def agent_settings(
         ids_per_pod=config.user_namespaces.ids_per_pod,
         sockets=node_socket_settings(config),
         notes=settings.notes,
+        recorder_size=to_units(parse_quantity(config.flight_recorder_size)),
     )
 
 

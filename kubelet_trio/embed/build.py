@@ -37,6 +37,7 @@ from kubelet_trio.server import (
     SOCKET_NAME,
     Port,
     add_plan,
+    add_record,
     add_why,
     control_router,
     serve_http,
@@ -137,6 +138,7 @@ def build_agent(
             ),
             admission=admission_settings(node.node_name),
             managers=config.managers,
+            recorder_size=config.flight_recorder_size,
             instance=config.instance_id,
         ),
         Seams(
@@ -178,6 +180,7 @@ async def _serve_control(
         router = control_router(agent)
         add_why(router, agent, agent.why)
         add_plan(router, agent.plan)
+        add_record(router, agent.flush_recording)
         await serve_http(router, listeners)
     finally:
         # The next kubelet on this directory, and the commands, must not find a dead socket.

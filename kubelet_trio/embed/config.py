@@ -11,6 +11,7 @@ from kubelet_trio.managers import ManagerSettings
 from kubelet_trio.model import blake2b
 
 _MODES = ("process",)
+_LEAST_RECORDING = 1 << 20  # bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,8 @@ class KubeletConfig:
             `ManagerSettings(cpu_policy="static", reserved_cpus=frozenset({0}))`; by default
             pods share all CPUs. `static` needs a container runtime. Two kubelets of one
             machine must not give away the same CPUs.
+        flight_recorder_size: bytes of the recording below `root_dir/recorder` of what reached the
+            kubelet and what it decided, at least 1 MiB; 0: nothing is recorded.
     """
 
     root_dir: Path | str
@@ -68,6 +71,7 @@ class KubeletConfig:
     control_socket: bool = False
     plugins: bool = False
     managers: ManagerSettings = field(default_factory=ManagerSettings)
+    flight_recorder_size: int = 0
 
     def __post_init__(self) -> None:
         """Check the fields. Raises ValueError naming the field."""
@@ -81,6 +85,11 @@ class KubeletConfig:
         for name in ("crash_backoff_base", "crash_backoff_cap", "sync_period"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name}: {getattr(self, name)}: expected more than 0")
+        if 0 != self.flight_recorder_size < _LEAST_RECORDING:
+            raise ValueError(
+                f"flight_recorder_size: {self.flight_recorder_size}: expected 0, or at least "
+                f"{_LEAST_RECORDING}"
+            )
         managers = self.managers
         if endpoint == _MODES[0] == self.runtime and (managers.gives_cpus or managers.gives_memory):
             raise ValueError(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from kubelet_trio._deferred import names_on_demand
 from kubelet_trio.recorder.format import (
     FORMAT_VERSION,
     MAGIC,
@@ -25,6 +28,21 @@ from kubelet_trio.recorder.taps import (
     VolumeNotes,
 )
 
+if TYPE_CHECKING:
+    from kubelet_trio.recorder.collect import read_ring
+    from kubelet_trio.recorder.select import PodFilter, pod_uids, since
+    from kubelet_trio.recorder.show import Span, entry_lines
+
+# Of the commands, not of an agent.
+_DEFERRED = {
+    "PodFilter": "select",
+    "Span": "show",
+    "entry_lines": "show",
+    "pod_uids": "select",
+    "read_ring": "collect",
+    "since": "select",
+}
+
 __all__ = [
     "DIRECTORY",
     "FORMAT_VERSION",
@@ -32,6 +50,7 @@ __all__ = [
     "MAGIC",
     "Entry",
     "Kind",
+    "PodFilter",
     "RecordedExits",
     "RecordedInputs",
     "RecordedMounter",
@@ -40,13 +59,20 @@ __all__ = [
     "Recorder",
     "Recording",
     "RecordingError",
+    "Span",
     "VolumeNotes",
     "encode_entry",
+    "entry_lines",
+    "pod_uids",
     "read_body",
     "read_entries",
     "read_message",
     "read_recording",
+    "read_ring",
     "segment_contents",
+    "since",
     "write_message",
     "write_recording",
 ]
+
+__getattr__ = names_on_demand(__name__, _DEFERRED)

@@ -71,8 +71,17 @@ def encode_json(value: Any) -> bytes:
     return mask_bytes(_encode(value))
 
 
-def encode_pod(pod: Any) -> bytes:
-    return _masked(pod, mask_pod)
+def encode_pod(pod: Any) -> tuple[bytes, bytes]:
+    """Return the body of a WANTED, and what of it is news if it differs.
+
+    The API server sends a pod again with each status that this agent has reported.
+    """
+    found = mask_pod(_builtins(pod))
+    body = mask_bytes(_encode(found))
+    found.pop("status", None)
+    if isinstance(found.get("metadata"), dict):
+        found["metadata"].pop("resourceVersion", None)
+    return body, _encode(found)
 
 
 def encode_object(value: Any, kind: str) -> bytes:
@@ -175,5 +184,8 @@ def _mask_result(found: Any) -> Any:
             if isinstance(found.get(name), dict):
                 mask_runtime_object(found[name])
         found.pop("info", None)  # of a verbose answer: the configuration of the runtime
+        for name in ("image_filesystems", "container_filesystems"):
+            for usage in found.get(name) or ():
+                usage["timestamp"] = 0  # else each answer differs
         mask_runtime_object(found)
     return found

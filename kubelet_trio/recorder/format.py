@@ -13,7 +13,8 @@ be secret are left out (`masks` has the table).
                                     "is_complete": false if the snapshot did not fit, "settings":
                                     what decisions depend on, see `recorder.settings`}
     RECORD   pod UID                snapshots: the pod's record as on disk
-    WANTED   source/UID             a desired pod (core/v1 Pod); empty: not desired any more.
+    WANTED   source/UID             a desired pod (core/v1 Pod), where more than its status and
+                                    resourceVersion differ; empty: not desired any more.
                                     `source` is "file", "http", "api", "embedded" or another name
                                     of a source; "" if it is not known
     SOURCES  ""                     {"all_ready": bool, "kept": [UID]}, at changes: whether every

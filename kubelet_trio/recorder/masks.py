@@ -224,6 +224,8 @@ def mask_options(options: Any) -> None:
 def mask_object(value: Any, kind: str) -> Any:
     """Mask an object that pods refer to."""
     mask_metadata(value.get("metadata"))
+    if kind == "Node" and isinstance(value.get("status"), dict):
+        value["status"].pop("images", None)  # long, and nothing decides by them
     if kind in ("Secret", "ConfigMap"):
         # The values of a Secret's `data` are base64, those of a ConfigMap's are not.
         for name in ("data", "stringData", "binaryData"):

@@ -56,6 +56,7 @@ class Tape:
         }
         # By method and id: the entries of lists, of which a snapshot has one entry each.
         self._listed: dict[str, dict[str, bytes]] = {}
+        self._wanted: dict[str, int] = {}  # hashes of what counts of the desired pods
 
     def entries(self, note: Note) -> Iterator[Entry]:
         """Yield the entries that a note makes: one, or none if it brings nothing new."""
@@ -66,8 +67,11 @@ class Tape:
         elif note.content is None and note.kind in self._last:
             yield from self._gone(note)
         else:
-            body = _encode(note)
-            if self._is_news(note, body):
+            if note.kind is Kind.WANTED:
+                body, told = encode_pod(note.content)
+            else:
+                body = told = _encode(note)
+            if self._is_news(note, body, told):
                 yield Entry(note.at, note.kind, note.key, body)
 
     def snapshot(
@@ -108,8 +112,11 @@ class Tape:
             for key, body in last.items():
                 yield kind, key, body
 
-    def _is_news(self, note: Note, body: bytes) -> bool:
-        """Keep a body as the last of its key; return whether it differs from the one before."""
+    def _is_news(self, note: Note, body: bytes, told: bytes) -> bool:
+        """Keep a body as the last of its key; return whether it says something new.
+
+        `told` is the part of it that counts.
+        """
         last = self._last.get(note.kind)
         if last is None:
             return True
@@ -117,7 +124,12 @@ class Tape:
         last[note.key] = body  # the newest is the last
         if len(last) > _MOST_KEYS:
             del last[next(iter(last))]
-        return body != before
+        if told is body:
+            return body != before
+        wanted = hash(told)
+        is_news = before is None or self._wanted.get(note.key) != wanted
+        self._wanted[note.key] = wanted
+        return is_news
 
     def _list(self, note: Note, news: Listed) -> Iterator[Entry]:
         method, _, _ = note.key.partition(":")
@@ -139,6 +151,7 @@ class Tape:
     def _gone(self, note: Note) -> Iterator[Entry]:
         if self._last[note.kind].pop(note.key, None) is not None:
             yield Entry(note.at, note.kind, note.key)
+        self._wanted.pop(note.key, None)
         if note.kind is Kind.STATUS:  # the pod is gone from the node
             self._last[Kind.PLAN].pop(note.key, None)
             probes = self._last[Kind.PROBE]
@@ -159,8 +172,6 @@ def _encode(note: Note) -> bytes:
     kind, content = note.kind, note.content
     if content is None:
         return b""
-    if kind is Kind.WANTED:
-        return encode_pod(content)
     if kind is Kind.OBJECT:
         return encode_object(content, note.key.partition("/")[0])
     if kind is Kind.STATUS:

@@ -58,6 +58,7 @@ from kubelet_trio.kube.errors import CredentialsError, KubeconfigError
 from kubelet_trio.kube.exec_plugin import read_credentials
 from kubelet_trio.kube.kubeconfig import ClientConfig, DataOrFile, load_kubeconfig
 from kubelet_trio.model import inline_offload, set_verbosity
+from kubelet_trio.recorder import Kind, read_entries, segment_contents
 from kubelet_trio.server import ApiOptions, HttpError, Request, Router
 from kubelet_trio.sources import HttpSource
 from kubelet_trio.testing import FaultKind
@@ -263,6 +264,16 @@ def look_at_files(base: Path, *more: str) -> None:
     assert seen
 
 
+def look_at_recording(root_dir: Path, *more: str) -> None:
+    """Look at what the flight recorder has kept, which may be sent to others."""
+    kinds = set()
+    for path, data in segment_contents(root_dir / "recorder"):
+        for entry in read_entries(data, str(path)):
+            check(f"{entry.kind.name} {entry.key}", entry.key.encode() + entry.body, *more)
+            kinds.add(entry.kind)
+    assert kinds >= {Kind.WANTED, Kind.OBJECT, Kind.CALL, Kind.READ, Kind.PROBE, Kind.STATUS}
+
+
 def _is_closed(directory: Path, base: Path) -> bool:
     """Whether a directory above keeps everybody but its owner out."""
     while directory != base:
@@ -286,7 +297,7 @@ async def test_a_busy_agent_tells_nobody(
     world.host.runtime.images.logins["registry.example/private/web"] = "u"
     for made in pods():
         world.kube.add(made)
-    async with world.running() as agent:
+    async with world.running(recorder_size=8 << 20) as agent:
         await world.wait(lambda: world.is_ready("good"))
         world.host.runtime.faults.add(FaultKind.ERROR, "ExecSync", times=3)
         await trio.sleep(60)
@@ -314,6 +325,7 @@ async def test_a_busy_agent_tells_nobody(
     files = world.host.base
     assert any(plant("new") in p.read_text() for p in files.rglob("volumes/*/keys/..data/token"))
     look_at_files(files, *tokens)
+    look_at_recording(files / "root", *tokens)
     assert len(log.text) > 10_000
     check("log", log.text, *tokens)
 

@@ -36,10 +36,13 @@ def recorder_of(agent: Agent) -> Recorder:
     return taps.recorder
 
 
+def segments_of(tmp_path: Path) -> list[tuple[Path, bytes]]:
+    return list(segment_contents(tmp_path / "root" / "recorder"))
+
+
 def ring(tmp_path: Path) -> list[list[Entry]]:
     """Return the entries of each segment, oldest first."""
-    found = segment_contents(tmp_path / "root" / "recorder")
-    return [list(read_entries(data, str(path))) for path, data in found]
+    return [list(read_entries(data, str(path))) for path, data in segments_of(tmp_path)]
 
 
 def of(entries: list[Entry], *kinds: Kind) -> list[Entry]:
@@ -287,3 +290,26 @@ async def test_a_wall_clock_that_jumps(tmp_path: Path, autojump_clock: MockClock
     (entries,) = ring(tmp_path)
     (jump,) = of(entries, Kind.CLOCK)
     assert told(jump)["jump"] == pytest.approx(100.0)
+
+
+async def test_the_metrics_and_the_flush(tmp_path: Path, autojump_clock: MockClock) -> None:
+    node = Node(tmp_path)
+    async with node.running(make_pod(image="run"), recorder_size=SIZE) as agent:
+        await trio.sleep(0.1)
+        before = recorder_of(agent).entries
+        told = await agent.flush_recording()
+        assert told["entries"] > before
+        assert told["bytes"] == sum(len(data) for _, data in segments_of(tmp_path))
+        page = await agent.metrics.page()
+    assert f"kubelet_trio_recorder_entries_total {told['entries']}\n" in page
+    assert "kubelet_trio_recorder_lost_total 0\n" in page
+    assert f"kubelet_trio_recorder_bytes {told['bytes']}\n" in page
+
+
+async def test_nothing_is_flushed_where_it_is_off(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    node = Node(tmp_path)
+    async with node.running(make_pod(image="run")) as agent:
+        with pytest.raises(ValueError, match="flightRecorderSize is 0"):
+            await agent.flush_recording()

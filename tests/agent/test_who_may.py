@@ -130,7 +130,13 @@ CONTROL = {
     )
 } | {
     ("POST", path)
-    for path in ("/restart/{namespace}/{pod}", "/debug/{namespace}/{pod}", "/plan", "/login")
+    for path in (
+        "/restart/{namespace}/{pod}",
+        "/debug/{namespace}/{pod}",
+        "/plan",
+        "/record",
+        "/login",
+    )
 }
 
 

@@ -16,6 +16,7 @@ from kubelet_trio.server import (
     add_images,
     add_node,
     add_plan,
+    add_record,
     add_stats,
     add_topology,
     add_volumes,
@@ -40,6 +41,7 @@ class ServedView:
         self.why: object = None  # of every pod
         self.plan: Callable[[bytes, bool], object] = lambda _given, _manifests: {}
         self.node = b"{}"
+        self.on_record: Callable[[], None] = lambda: None
         self._ready: queue.Queue[trio.lowlevel.TrioToken] = queue.Queue()
         self._stop = trio.Event()
         self._thread = threading.Thread(target=trio.run, args=(self._serve,))
@@ -63,6 +65,10 @@ class ServedView:
     async def _plan(self, given: bytes, with_manifests: bool) -> object:
         return self.plan(given, with_manifests)
 
+    async def _record(self) -> object:
+        self.on_record()
+        return {"entries": 1, "lost": 0, "bytes": 1}
+
     async def _volumes(self) -> bytes:
         return self.volumes
 
@@ -78,6 +84,7 @@ class ServedView:
             listener = open_unix(self.root / SOCKET_NAME)
             router = control_router(self.view)
             add_stats(router, self._summary)
+            add_record(router, self._record)
             add_volumes(router, self._volumes)
             add_topology(router, self._topology)
             add_plan(router, self._plan)

@@ -234,6 +234,7 @@ ALLOWED: dict[str, str] = {
         "pods/records/record.py::_remove_empty Path.iterdir, Path.rmdir",
         "pods/records/record.py::_write Path.mkdir",
         "pods/records/record.py::load_records Path.is_dir, Path.iterdir, Path.read_bytes",
+        "pods/records/record.py::read_pod_records Path.glob, Path.read_bytes",
         "pods/records/record.py::unrecorded_pods Path.exists, Path.is_dir, Path.iterdir",
         "volumes/empty_dir.py::EmptyDir._is_made Path.is_dir",
         "volumes/empty_dir.py::EmptyDir.is_set_up Path.exists",

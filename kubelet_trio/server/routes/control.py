@@ -26,6 +26,7 @@ states, but never the last one.
     POST /restart/{namespace}/{pod}[?container=]  restart containers in place; 409 says why not
     POST /plan[?manifests=1]                      what the edit in the body would do; 409, 422
     POST /debug/{namespace}/{pod}                 add the ephemeral container in the body; 409, 422
+    POST /record                                  write what the flight recorder has noted; 409: off
     POST /login                                   a one-time login for the node page's actions
     GET /attach/{namespace}/{pod}/{container}     a container's own streams; likewise
     GET /portforward/{namespace}/{pod}            connections into a pod; likewise
@@ -274,6 +275,23 @@ def add_plan(router: Router, plan: Plan) -> None:
             raise HttpError(HTTPStatus.CONFLICT, str(exc)) from exc
 
     router.add("POST", "/plan", handle)
+
+
+def add_record(router: Router, flush: Callable[[], Awaitable[object]]) -> None:
+    """Add /record; `flush` returns the state of the flight recorder.
+
+    It raises ValueError if there is none, TimeoutError if the disk does not answer.
+    """
+
+    async def handle(_: Request) -> Response:
+        try:
+            return _json(await flush())
+        except ValueError as exc:
+            raise HttpError(HTTPStatus.CONFLICT, str(exc)) from exc
+        except TimeoutError as exc:
+            raise HttpError(HTTPStatus.SERVICE_UNAVAILABLE, str(exc)) from exc
+
+    router.add("POST", "/record", handle)
 
 
 async def answer_restart(view: AgentView, restart: Restart, request: Request) -> Response:
