@@ -275,7 +275,9 @@ class PodNotes(Protocol):
         """Note what a sync has decided."""
         ...
 
-    def finding(self, uid: PodUid, container: str, kind: str, result: str, text: str) -> None:
+    def finding(
+        self, uid: PodUid, name: str, container: ContainerId, kind: str, result: str, text: str
+    ) -> None:
         """Note what a probe has found: `success`, `failure` or `unknown`."""
         ...
 
@@ -286,7 +288,9 @@ class NoNotes:
     def plan(self, uid: PodUid, plan: PodPlan) -> None:
         pass
 
-    def finding(self, uid: PodUid, container: str, kind: str, result: str, text: str) -> None:
+    def finding(
+        self, uid: PodUid, name: str, container: ContainerId, kind: str, result: str, text: str
+    ) -> None:
         pass
 
 

@@ -19,6 +19,7 @@ from lightkube.models.core_v1 import Pod, Probe
 from kubelet_trio.cri import Runtime
 from kubelet_trio.model import (
     Bell,
+    ContainerId,
     ContainerRecord,
     EventSink,
     Meter,
@@ -43,7 +44,9 @@ if TYPE_CHECKING:
 log = get_logger()
 
 
-def _no_note(_pod: PodUid, _container: str, _kind: str, _result: str, _text: str) -> None:
+def _no_note(
+    _pod: PodUid, _name: str, _id: ContainerId, _kind: str, _found: str, _text: str
+) -> None:
     """Tell nobody."""
 
 
@@ -57,8 +60,9 @@ class ProbeServices:
     started_at: float = 0.0  # Unix seconds at which the agent started
     orphans: ExecOrphans | None = None  # None: containers' processes cannot be seen
     meter: Meter = field(default_factory=Meter)
-    # Called with each finding: pod, container, kind, `success`, `failure` or `unknown`, and a text.
-    note: Callable[[PodUid, str, str, str, str], None] = _no_note
+    # Called with each finding: pod, container, its id, kind, `success`, `failure` or `unknown`, and
+    # a text.
+    note: Callable[[PodUid, str, ContainerId, str, str, str], None] = _no_note
     script: ContainerScript | None = None  # of a replay: what the probes find; None: they run
 
 
@@ -124,10 +128,11 @@ class ProbeRunner:
         reader, is_kicked = ScriptReader(findings, trio.current_time()), False
         while True:
             self._kicked.clear()
-            finding = reader.take(trio.current_time(), self._period(), is_kicked=is_kicked)
+            scripted = reader.take(trio.current_time(), self._period(), is_kicked=is_kicked)
             found = self._due()
-            if found is not None and finding is not None:
-                self._count(found[0], finding)
+            is_its = found is not None and scripted is not None
+            if is_its and scripted.instance == found[2].id and scripted.finding is not None:
+                self._count(found[0], scripted.finding)
             with trio.move_on_at(reader.next_at) as waited:
                 await self._kicked.wait_ring()
             is_kicked = not waited.cancelled_caught
@@ -152,7 +157,7 @@ class ProbeRunner:
             finding = await check(probe, target, commands)
         except ProbeError as exc:
             self._measure(view.pod, "unknown", began)
-            self._note("unknown", str(exc))
+            self._note(record.id, "unknown", str(exc))
             text = f"{self.kind.value} probe errored and resulted in {exc.state} state: {exc}"
             self._event("Unhealthy", found, text)
             return
@@ -160,7 +165,7 @@ class ProbeRunner:
         # A body, and what a command prints, may hold anything.
         is_shown = not finding.is_success and probe.exec is None
         result = "success" if finding.is_success else "failure"
-        self._note(result, finding.output if is_shown else "")
+        self._note(record.id, result, finding.output if is_shown else "")
         self._count(found, finding)
 
     def _due(self) -> tuple[PodContainer, Probe, ContainerRecord] | None:
@@ -177,9 +182,9 @@ class ProbeRunner:
             return None
         return found, probe, record
 
-    def _note(self, result: str, text: str) -> None:
-        uid = pod_uid(self.view().pod)
-        self.services.note(uid, self.container, self.kind.value.lower(), result, text)
+    def _note(self, instance: ContainerId, result: str, text: str) -> None:
+        uid, kind = pod_uid(self.view().pod), self.kind.value.lower()
+        self.services.note(uid, self.container, instance, kind, result, text)
 
     def _measure(self, pod: Pod, result: str, began: float) -> None:
         meter, key = self.services.meter, pod_key(pod)

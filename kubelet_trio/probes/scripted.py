@@ -19,9 +19,13 @@ SOON = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ScriptedFinding:
-    """What a probe finds from a time on (of Trio's clock); None: it ends without a finding."""
+    """What a probe finds of one instance from a time on (of Trio's clock).
+
+    None: it ends without a finding.
+    """
 
     at: float
+    instance: ContainerId
     finding: Finding | None
 
 
@@ -50,7 +54,7 @@ class ScriptReader:
         """When something is to be counted next, if nobody kicks the probe."""
         return min(self.tick, self._following())
 
-    def take(self, now: float, period: float, *, is_kicked: bool) -> Finding | None:
+    def take(self, now: float, period: float, *, is_kicked: bool) -> ScriptedFinding | None:
         """Return the finding to count now, if there is one."""
         before = self.taken
         while self._following() <= now:
@@ -65,7 +69,7 @@ class ScriptReader:
             self.tick = max(self.tick + period, now)
         elif not is_kicked:
             return None
-        return self.findings[self.taken - 1].finding if self.taken else None
+        return self.findings[self.taken - 1] if self.taken else None
 
     def _following(self) -> float:
         left = self.taken < len(self.findings)

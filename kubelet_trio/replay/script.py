@@ -22,7 +22,9 @@ class ReplayScript:
             finding = None
             if body["result"] != "unknown":
                 finding = Finding(body["result"] == "success", str(body.get("text") or ""))
-            self._findings.setdefault(entry.key, []).append(ScriptedFinding(entry.at, finding))
+            instance = ContainerId(str(body.get("container", "")))
+            found = ScriptedFinding(entry.at, instance, finding)
+            self._findings.setdefault(entry.key, []).append(found)
         self._stops: dict[str, list[float]] = {}
         for call in life.calls:
             if call.method == "stop_container":

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 import trio
+from trio.testing import MockClock
 
 from kubelet_trio.agent import Agent
 from kubelet_trio.cri import ExecResult
@@ -46,7 +47,6 @@ def test_probes_find_what_they_found(node: Node) -> None:
     pod = make_pod(containers=PROBES)
 
     def answer(container: Any, command: list[str]) -> FakeExec:
-        age = trio.current_time() - (container.started_at - node.runtime.node.clock.time())
         age = node.runtime.node.clock.time() - container.started_at
         good = {"up": age > 7, "ready": not 20 < age < 31, "live": age < 60}[command[0]]
         return FakeExec(0.05, ExecResult(b"", b"", 0 if good else 1))
@@ -92,7 +92,9 @@ def test_a_restart_although_never_is_found(node: Node, monkeypatch: pytest.Monke
 
     async def story(node: Node, agent: Agent) -> None:
         node.feed.put(pod)
-        await trio.sleep(30)
+        await trio.sleep(20)
+        node.feed.put(pod, make_pod("other"))
+        await trio.sleep(2)
 
     path = record(node, story)
     replay_recording(path).check()
@@ -117,8 +119,6 @@ def test_an_agent_that_is_killed_and_started_again(node: Node) -> None:
         await live(0.25)  # it is killed while the sandbox starts
         await trio.sleep(3)
         await live(20)
-
-    from trio.testing import MockClock
 
     trio.run(main, clock=MockClock(autojump_threshold=0))
     path = node.base / "node.rec"
@@ -151,7 +151,9 @@ def test_a_recording_whose_beginning_was_overwritten(node: Node) -> None:
 def test_a_volume_with_objects_of_the_api(node: Node) -> None:
     """The values are not in the recording, and a path of the host is none of the replay's."""
     pods = make_pod(
-        spec=["volumes: [{name: data, hostPath: {path: /nowhere/at/all, type: DirectoryOrCreate}}]"],
+        spec=[
+            "volumes: [{name: data, hostPath: {path: /nowhere/at/all, type: DirectoryOrCreate}}]"
+        ],
         containers="- {name: web, image: web, volumeMounts: [{name: data, mountPath: /data}]}",
     )
     spec = pods.spec
