@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from lightkube.models.core_v1 import NodeSystemInfo
 
     from kubelet_trio.agent.cluster import ApiServer
+    from kubelet_trio.probes import ContainerScript
     from kubelet_trio.shutdown import Logind
     from kubelet_trio.sources import Takeover
     from kubelet_trio.stats import Host
@@ -160,6 +161,9 @@ class Seams:
     cluster: ApiServer | None = None  # None: a standalone node
     node_api: NodeApiSettings | None = None  # None: there is no kubelet API
     exec_orphans: ExecOrphans | None = None  # None: containers' processes are not visible
+    script: ContainerScript | None = (
+        None  # of a replay: what containers answer; None: they are asked
+    )
     clock: WallClock = field(default_factory=SystemClock)
     offload: Offload = thread_offload
     keyring: Callable[[Accounts | None], Keyring] | None = None  # None: only pods' own secrets

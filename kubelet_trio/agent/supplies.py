@@ -93,6 +93,7 @@ def make_supplies(
         node=runtime.node,
         started_at=started_at,
         exec_orphans=seams.exec_orphans,
+        script=seams.script,
         service_env=cluster.service_variables if cluster is not None else NoServices(),
         sync_period=settings.sync_period,
         dead_kept=settings.container_gc.kept(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from lightkube.models.core_v1 import Container, Pod
 from trio_util import AsyncValue
@@ -34,6 +34,9 @@ from kubelet_trio.pods.records.userns import UserNamespaceManager
 from kubelet_trio.probes import ExecOrphans
 from kubelet_trio.status import StatusStore
 from kubelet_trio.volumes import VolumeManager
+
+if TYPE_CHECKING:
+    from kubelet_trio.probes import ContainerScript
 
 
 class PodObserver(Protocol):
@@ -272,7 +275,9 @@ class PodNotes(Protocol):
         """Note what a sync has decided."""
         ...
 
-    def finding(self, uid: PodUid, container: str, kind: str, result: str, text: str) -> None:
+    def finding(
+        self, uid: PodUid, name: str, container: ContainerId, kind: str, result: str, text: str
+    ) -> None:
         """Note what a probe has found: `success`, `failure` or `unknown`."""
         ...
 
@@ -283,7 +288,9 @@ class NoNotes:
     def plan(self, uid: PodUid, plan: PodPlan) -> None:
         pass
 
-    def finding(self, uid: PodUid, container: str, kind: str, result: str, text: str) -> None:
+    def finding(
+        self, uid: PodUid, name: str, container: ContainerId, kind: str, result: str, text: str
+    ) -> None:
         pass
 
 
@@ -317,6 +324,7 @@ class PodServices:
     managers: PodManagers = field(default_factory=NoManagers)
     claims: PodClaims = field(default_factory=NoClaims)
     notes: PodNotes = field(default_factory=NoNotes)
+    script: ContainerScript | None = None  # None: containers are asked
 
     def node_of(self, pod: Pod) -> NodeSettings:
         """Return the node's settings as they apply to a pod's cgroup and sandbox."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NoReturn
 
 import trio
 from lightkube.models.core_v1 import Pod, Probe
@@ -18,6 +19,7 @@ from lightkube.models.core_v1 import Pod, Probe
 from kubelet_trio.cri import Runtime
 from kubelet_trio.model import (
     Bell,
+    ContainerId,
     ContainerRecord,
     EventSink,
     Meter,
@@ -37,12 +39,17 @@ from kubelet_trio.probes.orphans import ExecOrphans
 from kubelet_trio.probes.state import Finding, ProbeError, ProbeKind, ProbeState, is_due
 from kubelet_trio.tracing import CONTAINER, Span, pod_attributes, tentative_span
 
+if TYPE_CHECKING:
+    from kubelet_trio.probes.scripted import ContainerScript
+
 log = get_logger()
 
 _SPANS = {kind: f"{kind.value.lower()}Probe" for kind in ProbeKind}
 
 
-def _no_note(_pod: PodUid, _container: str, _kind: str, _result: str, _text: str) -> None:
+def _no_note(
+    _pod: PodUid, _name: str, _id: ContainerId, _kind: str, _found: str, _text: str
+) -> None:
     """Tell nobody."""
 
 
@@ -56,8 +63,10 @@ class ProbeServices:
     started_at: float = 0.0  # Unix seconds at which the agent started
     orphans: ExecOrphans | None = None  # None: containers' processes cannot be seen
     meter: Meter = field(default_factory=Meter)
-    # Called with each finding: pod, container, kind, `success`, `failure` or `unknown`, and a text.
-    note: Callable[[PodUid, str, str, str, str], None] = _no_note
+    # Called with each finding: pod, container, its id, kind, `success`, `failure` or `unknown`, and
+    # a text.
+    note: Callable[[PodUid, str, ContainerId, str, str, str], None] = _no_note
+    script: ContainerScript | None = None  # of a replay: what the probes find; None: they run
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +104,8 @@ class ProbeRunner:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Probe until cancelled."""
         task_status.started()
+        if self.services.script is not None:
+            await self._follow(self.services.script)
         period = self._period()
         since_start = self.services.clock.time() - self.services.started_at
         # As upstream: right after the agent's start spread the first tick over a period. Otherwise
@@ -112,6 +123,23 @@ class ProbeRunner:
                 with trio.move_on_at(tick):
                     await self._kicked.wait_ring()
 
+    async def _follow(self, script: ContainerScript) -> NoReturn:
+        """Count findings that are known, until cancelled."""
+        from kubelet_trio.probes.scripted import ScriptReader  # only a replay has a script
+
+        findings = script.findings(pod_uid(self.view().pod), self.container, self.kind)
+        reader, is_kicked = ScriptReader(findings, trio.current_time()), False
+        while True:
+            self._kicked.clear()
+            scripted = reader.take(trio.current_time(), self._period(), is_kicked=is_kicked)
+            found = self._due()
+            is_its = found is not None and scripted is not None
+            if is_its and scripted.instance == found[2].id and scripted.finding is not None:
+                self._count(found[0], scripted.finding)
+            with trio.move_on_at(reader.next_at) as waited:
+                await self._kicked.wait_ring()
+            is_kicked = not waited.cancelled_caught
+
     def _period(self) -> float:
         found = self.view().container(self.container)
         probe = self.kind.of(found.spec) if found is not None else None
@@ -119,16 +147,11 @@ class ProbeRunner:
 
     async def _look(self, commands: ProbeCommands) -> None:
         """Run the probe if it is due, and count its finding."""
+        due = self._due()
+        if due is None:
+            return
+        found, probe, record = due
         view = self.view()
-        found, record = view.container(self.container), view.observed.latest(self.container)
-        probe = self.kind.of(found.spec) if found is not None else None
-        if found is None or probe is None or record is None:
-            return
-        if self.state is None or self.state.container_id != record.id:
-            self.state = self.begin(record)
-        now, started = self.services.clock.time(), self.is_started(record)
-        if not is_due(self.state, probe, record, is_started=started, now=now):
-            return
         if probe.exec is not None and commands.is_busy:
             return  # as upstream, whose worker still waits for the runtime's answer
         target = Target(found.spec, record.id, view.pod_ip)
@@ -156,7 +179,7 @@ class ProbeRunner:
             finding = await check(probe, target, commands)
         except ProbeError as exc:
             self._measure(pod, "unknown", began)
-            self._note("unknown", str(exc))
+            self._note(target.container_id, "unknown", str(exc))
             text = f"{self.kind.value} probe errored and resulted in {exc.state} state: {exc}"
             self._event("Unhealthy", container, text)
             opened.fail(text)
@@ -166,15 +189,29 @@ class ProbeRunner:
         # A body, and what a command prints, may hold anything.
         is_shown = not finding.is_success and probe.exec is None
         result = "success" if finding.is_success else "failure"
-        self._note(result, finding.output if is_shown else "")
+        self._note(target.container_id, result, finding.output if is_shown else "")
         if not finding.is_success:
             opened.fail(f"{self.kind.value} probe failed: {finding.output}")
             opened.keep()
         return finding
 
-    def _note(self, result: str, text: str) -> None:
-        uid = pod_uid(self.view().pod)
-        self.services.note(uid, self.container, self.kind.value.lower(), result, text)
+    def _due(self) -> tuple[PodContainer, Probe, ContainerRecord] | None:
+        """Return what the probe runs on, if it is due."""
+        view = self.view()
+        found, record = view.container(self.container), view.observed.latest(self.container)
+        probe = self.kind.of(found.spec) if found is not None else None
+        if found is None or probe is None or record is None:
+            return None
+        if self.state is None or self.state.container_id != record.id:
+            self.state = self.begin(record)
+        now, started = self.services.clock.time(), self.is_started(record)
+        if not is_due(self.state, probe, record, is_started=started, now=now):
+            return None
+        return found, probe, record
+
+    def _note(self, instance: ContainerId, result: str, text: str) -> None:
+        uid, kind = pod_uid(self.view().pod), self.kind.value.lower()
+        self.services.note(uid, self.container, instance, kind, result, text)
 
     def _measure(self, pod: Pod, result: str, began: float) -> None:
         meter, key = self.services.meter, pod_key(pod)

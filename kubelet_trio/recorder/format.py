@@ -26,8 +26,8 @@ be secret are left out (`masks` has the table).
                                     this key: {"ok": result} or {"error", "text", "code"}
     EXIT     container id           its process ended, or had ended when it was looked for: {"pid"}
     PROBE    UID/container/kind     a finding that differs from the last: {"result": "success" |
-                                    "failure" | "unknown", "text"}; kind: liveness, readiness,
-                                    startup; thresholds are not counted yet
+                                    "failure" | "unknown", "container": its id, "text"}; kind:
+                                    liveness, readiness, startup; thresholds are not counted yet
     VOLUME   operation              {"call": number, "args": [...]} when it begins, {"call",
                                     "ok": null} or {"call", "error", "text"} when it ends: one
                                     that hangs has no end. Of `Mounter`: its arguments, with the

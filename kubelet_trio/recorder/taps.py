@@ -235,10 +235,12 @@ class RecordedInputs:
         """Note what a sync has decided."""
         self._note(Kind.PLAN, uid, plan)
 
-    def finding(self, uid: PodUid, container: str, kind: str, result: str, text: str) -> None:
+    def finding(
+        self, uid: PodUid, name: str, container: ContainerId, kind: str, result: str, text: str
+    ) -> None:
         """Note what a probe has found: `success`, `failure` or `unknown`."""
-        told = {"result": result, "text": text}
-        self._note(Kind.PROBE, f"{uid}/{container}/{kind}", told)
+        told = {"result": result, "container": container, "text": text}
+        self._note(Kind.PROBE, f"{uid}/{name}/{kind}", told)
 
 
 def wanted_name(uid: PodUid, pod: Pod) -> str:

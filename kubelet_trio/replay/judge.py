@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import trio
@@ -102,10 +103,10 @@ class Judge:
         for call in self._life.calls:
             if self._runtime.must_be_made(call):
                 due = call.began + tolerance_of(call.method, self._tolerance) + 0.001
-                yield _Check(due, lambda call=call: self._runtime.check_missed(call))
+                yield _Check(due, partial(self._runtime.check_missed, call))
         for entry in _settled(self._life, 2 * self._tolerance):
             compared = self._compare_status if entry.kind is Kind.STATUS else self._compare_plan
-            yield _Check(entry.at + self._tolerance, lambda entry=entry, c=compared: c(entry))
+            yield _Check(entry.at + self._tolerance, partial(compared, entry))
 
     def _compare_status(self, entry: Entry) -> None:
         recorded = compare.status_words(read_body(entry.body) if entry.body else None)

@@ -19,6 +19,7 @@ from kubelet_trio.replay.mounts import ReplayMounter, may_wait
 from kubelet_trio.replay.observed import Observed, observe, surprises
 from kubelet_trio.replay.recorded import Life
 from kubelet_trio.replay.runtime import ReplayRuntime, touch_log
+from kubelet_trio.replay.script import ReplayScript
 from kubelet_trio.replay.seams import (
     MemoryCgroups,
     NoSignals,
@@ -106,6 +107,7 @@ class ReplayedLife:
             offload=self._offload,
             disk_space=ample_space,
             signals=NoSignals(),
+            script=ReplayScript(self._life),
         )
 
     async def _tell(self) -> None:
@@ -121,7 +123,7 @@ class ReplayedLife:
     def _take_input(self, entry: Entry) -> None:
         try:
             self._take(entry)
-        except (KeyError, TypeError, ValueError) as exc:
+        except (AttributeError, KeyError, TypeError, ValueError) as exc:
             raise RecordingError(f"{entry.kind.name} {entry.key}: {exc}") from exc
 
     def _take(self, entry: Entry) -> None:

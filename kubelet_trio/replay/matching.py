@@ -7,6 +7,7 @@ change places within the tolerance, since a recorded agent is as late as its thr
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -186,7 +187,8 @@ class Ledger:
             subject = owners.subject(call.method, call.request)
             self.subjects[call.number] = subject
             self._waiting.setdefault((call.method, subject.key), deque()).append(call)
-            self._by_object.setdefault(subject.key, []).append(call)
+            if call.method not in FREE:
+                self._by_object.setdefault(subject.key, []).append(call)
 
     def take(self, subject: Subject, now: float) -> RecordedCall | None:
         """Return the next recorded call of a subject, which is then made; None: there is none."""
@@ -197,10 +199,10 @@ class Ledger:
         call.made_at = now
         return call
 
-    def next_change(self, object_id: str, after: float) -> float:
-        """Return when the next recorded call about an object began, infinite if none did."""
-        later = (c.began for c in self._by_object.get(object_id, ()) if c.began > after)
-        return min(later, default=float("inf"))
+    def next_change(self, object_id: str) -> float:
+        """Return the place of the next recorded call about an object; infinite if none is left."""
+        left = (c.order for c in self._by_object.get(object_id, ()) if c.made_at is None)
+        return next(left, math.inf)
 
 
 def tolerance_of(method: str, tolerance: float) -> float:

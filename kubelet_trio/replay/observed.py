@@ -8,7 +8,7 @@ the newest reading from before that is out of date, and the next one is the answ
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,17 +40,17 @@ class Versions:
         Args:
             now: the time.
             touched: when the thing has changed last, as far as is known.
-            before: when it changes next: later readings show that.
+            before: the place among all entries of the next call that changes it, and that the
+                replayed agent has not made: later readings may show that.
         """
-        last = bisect_right(self.times, now) - 1
-        following = last + 1 if last + 1 < len(self.times) else None
+        end = bisect_left(self.readings, before, key=lambda reading: reading.order)
+        last = min(bisect_right(self.times, now), end) - 1
+        following = last + 1 if last + 1 < end else None
         if last < 0:
             return following
         if self.times[last] >= touched or following is None:
             return last
-        # Not of an object that will be gone: that is the work of a later call.
-        is_near = self.times[following] <= min(now + _SOON, before)
-        return following if is_near else last
+        return following if self.times[following] <= now + _SOON else last
 
 
 @dataclass(slots=True, eq=False)
@@ -105,7 +105,10 @@ def observe(life: Life) -> Observed:
         for object_id, history in objects.items():
             history.listed = _sorted(history.listed)
             # A status that nobody has listed: it was there before.
-            if history.first == math.inf and object_id not in made and _is_there(history):
+            was_there = history.first == math.inf and object_id not in made and _is_there(history)
+            firsts = (*history.listed.readings[:1], *history.statuses.readings[:1])
+            is_in_snapshot = any(reading.order < life.snapshot_end for reading in firsts)
+            if was_there or is_in_snapshot or _created_at(history) < life.wall:
                 history.first = -math.inf
     return found
 
@@ -122,21 +125,33 @@ def _add_lists(
             continue
         for entry in reading.ok.get("entries") or ():
             history = objects.setdefault(entry["id"], ObjectHistory())
-            history.listed.add(Reading(reading.at, entry))
+            history.listed.add(Reading(reading.at, entry, order=reading.order))
             if entry["id"] not in made:
                 since = reading.at if has_listed else -math.inf
                 history.first = min(history.first, since)
         for gone in reading.ok.get("gone") or ():
-            objects.setdefault(gone, ObjectHistory()).listed.add(Reading(reading.at, None))
+            objects.setdefault(gone, ObjectHistory()).listed.add(
+                Reading(reading.at, None, order=reading.order)
+            )
         # The list of one pod says nothing of the others.
         has_listed = has_listed or not name
 
 
 def _sorted(versions: Versions) -> Versions:
     ordered = Versions()
-    for reading in sorted(versions.readings, key=lambda each: each.at):
+    for reading in sorted(versions.readings, key=lambda each: each.order):
         ordered.add(reading)
     return ordered
+
+
+def _created_at(history: ObjectHistory) -> float:
+    """Return when an object was made, in Unix seconds; infinite if no reading says it."""
+    for reading in (*history.listed.readings, *history.statuses.readings):
+        content = reading.ok or {}
+        made = content.get("status", content).get("created_at")
+        if made:
+            return float(made) / 1e9
+    return math.inf
 
 
 def _is_there(history: ObjectHistory) -> bool:

@@ -42,6 +42,7 @@ class Reading:
     at: float
     ok: Any = None
     error: RuntimeCallError | None = None
+    order: int = 0  # among all entries
 
 
 @dataclass(slots=True, eq=False)
@@ -52,6 +53,7 @@ class RecordedCall:
     method: str
     began: float
     request: Mapping[str, Any]
+    order: int = 0  # among all entries
     ended: float = math.inf
     ok: Any = None
     error: RuntimeCallError | None = None
@@ -102,6 +104,7 @@ class Life:
     exits: dict[str, float] = field(default_factory=dict)
     lost: int = 0
     end: float = 0.0
+    snapshot_end: int = 0  # the place of its SNAPSHOT among all entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +144,7 @@ class _Reader:
 
     def __init__(self, name: str) -> None:
         self.lives: list[Life] = []
+        self._order = 0  # of the current entry
         self._shift = 0.0  # from the recorded times to those of the replay
         self._is_snapshot = False
         self._is_skipped = False  # the snapshot of a later segment: known already
@@ -148,12 +152,15 @@ class _Reader:
         self._volume_calls: dict[int, RecordedVolumeCall] = {}
 
     def take(self, entry: Entry) -> None:
+        self._order += 1
         if entry.kind is Kind.START:
             self._start(entry)
             return
         if not self.lives:
             return  # the rest of a segment whose beginning was overwritten
         if entry.kind is Kind.SNAPSHOT:
+            if not self._is_skipped:
+                self.lives[-1].snapshot_end = self._order
             self._is_snapshot = self._is_skipped = False
             return
         if self._is_skipped:
@@ -185,7 +192,7 @@ class _Reader:
 
     def add_call(self, life: Life, entry: Entry) -> None:
         body = read_body(entry.body)
-        call = RecordedCall(body["call"], entry.key, entry.at, body["request"])
+        call = RecordedCall(body["call"], entry.key, entry.at, body["request"], self._order)
         self._calls[call.number] = call
         life.calls.append(call)
 
@@ -201,7 +208,7 @@ class _Reader:
     def add_reading(self, life: Life, entry: Entry) -> None:
         method, _, name = entry.key.partition(":")
         body = read_body(entry.body)
-        reading = Reading(entry.at, body.get("ok"), error_of(method, body))
+        reading = Reading(entry.at, body.get("ok"), error_of(method, body), self._order)
         life.readings.setdefault((method, name), []).append(reading)
 
     def add_exit(self, life: Life, entry: Entry) -> None:

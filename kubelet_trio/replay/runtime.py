@@ -327,14 +327,14 @@ class ReplayRuntime:
 
     def _newest(self, object_id: str, history: ObjectHistory) -> int | None:
         now, touched = trio.current_time(), self._changed_at(object_id)
-        newest = history.statuses.at(now, touched, self.ledger.next_change(object_id, touched))
-        listed = history.listed.at(now, touched)
+        before = self.ledger.next_change(object_id)
+        newest = history.statuses.at(now, touched, before)
+        listed = history.listed.at(now, touched, before)
         if newest is None or listed is None:
             return newest
         shown, told = history.listed.readings[listed], history.statuses.readings[newest]
         # A list may have shown the change that the next status has.
         if told.at < shown.at <= now and _state(shown.ok) != _state(told.ok):
-            before = self.ledger.next_change(object_id, shown.at)
             return history.statuses.at(now, shown.at, before)
         return newest
 
@@ -350,7 +350,7 @@ class ReplayRuntime:
             return False
         if object_id not in self._made and history.first > now:
             return False
-        last = history.listed.at(now)
+        last = history.listed.at(now, before=self.ledger.next_change(object_id))
         if last is None or history.listed.times[last] > now:
             return True
         return history.listed.readings[last].ok is not None
@@ -400,7 +400,7 @@ class ReplayRuntime:
     def _entry(self, object_id: str, history: ObjectHistory, kind: type[E]) -> E | None:
         """Return an object as a list has it, with the newest state."""
         now, touched = trio.current_time(), self._changed_at(object_id)
-        index = history.listed.at(now, touched, self.ledger.next_change(object_id, touched))
+        index = history.listed.at(now, touched, self.ledger.next_change(object_id))
         content = history.listed.readings[index].ok if index is not None else None
         entry = self._made_from.get(object_id) if content is None else read_message(kind, content)
         if entry is None:

@@ -20,6 +20,7 @@ from lightkube.models.core_v1 import Pod
 from kubelet_trio.model import TERMINAL_PHASES, PodUid, metadata, pod_uid
 from kubelet_trio.testing import FakeContainer, FakeSandbox, FaultKind
 from tests.simulation.manifests import INIT, NAMES, SIDECAR, Fate, Wish, fate, resizes, wishes
+from tests.simulation.recorded import Recorded
 from tests.simulation.resizes import wanted_pod, was_rejected
 from tests.simulation.sizes import ALIKE, CPU, LARGE, MEMORY, MI
 from tests.simulation.stepper import Stepper
@@ -64,6 +65,7 @@ class AgentMachine(VolumeSteps):
         super().__init__()
         self.run = Stepper().__enter__()
         self.world = self.make_world()
+        self.recorded = Recorded(self.world)
         self.wanted: dict[str, Wish] = {}
         # UIDs, as far as they are a pod's own: an edit makes another pod.
         self.written: set[str] = set()
@@ -84,6 +86,7 @@ class AgentMachine(VolumeSteps):
             try:
                 self.run.__exit__(None, None, None)
             finally:
+                self.recorded.save()
                 self.world.close()
 
     @initialize(

@@ -11,6 +11,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -24,6 +25,7 @@ from kubelet_trio.cri import v1
 from kubelet_trio.managers import LoadedManagers, load_claims
 from kubelet_trio.model import ContainerId, FileChange, PodUid, WatchPoints, inline_offload, pod_key
 from kubelet_trio.pods import load_records, wanted_pods
+from kubelet_trio.recorder import Entry, read_entries, segment_contents
 from kubelet_trio.sources import FileSource
 from kubelet_trio.supervision import TreeNode
 from kubelet_trio.testing import FakeContainer, FakeMounter, FakeRuntime, TrioClock
@@ -139,6 +141,7 @@ class World:
         self.changes: list[FileChange] = []
         self.watcher = NudgedWatcher(self.changes)
         self.csi: CsiNode | None = None
+        self.recorder_size = 0  # bytes; 0: nothing is recorded
         self.agent: Agent | None = None
         self._life = trio.CancelScope()
         self._dead = trio.Event()
@@ -205,7 +208,7 @@ class World:
             last_good=wanted_pods(records),
         )
         self.agent = make_agent(
-            self.settings(),
+            replace(self.settings(), recorder_size=self.recorder_size),
             self.seams(source),
             records,
             managers=self.managers(),
@@ -248,6 +251,11 @@ class World:
                 await agent.run()
         finally:
             self._dead.set()
+
+    def recording(self) -> list[Entry]:
+        """Return what the agents have recorded so far."""
+        contents = segment_contents(self.node.root_dir / "recorder")
+        return [each for path, data in contents for each in read_entries(data, str(path))]
 
     def kill(self) -> None:
         """Kill the agent; see that it goes, does nothing more, and leaves no task."""

@@ -39,6 +39,10 @@ async def run_hook(services: PodServices, hook: Hook) -> None:
     handler = hook.handler
     if handler.exec is not None:
         await _run_exec(services, hook, list(handler.exec.command or ()))
+    elif handler.httpGet is not None and services.script is not None:
+        lifecycle = hook.container.lifecycle
+        is_pre_stop = lifecycle is not None and lifecycle.preStop == handler
+        await services.script.http_hook(hook.container_id, is_pre_stop=is_pre_stop)
     elif handler.httpGet is not None:
         await _run_http(services, hook, handler.httpGet)
     elif handler.sleep is not None:

@@ -22,5 +22,6 @@ def pod_probes(
         services.exec_orphans,
         services.meter,
         services.notes.finding,
+        services.script,
     )
     return PodProbes(shared, pod, wake, adopted_from(status))

@@ -1,0 +1,104 @@
+"""A failure of the simulation is a recording, which is replayed as that of a node."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kubelet_trio.model import ContainerId
+from kubelet_trio.recorder import write_recording
+from kubelet_trio.replay import replay_recording
+from tests.simulation.agent_machine import AgentMachine
+from tests.simulation.manifests import Wish
+from tests.simulation.profile import run_machine
+from tests.simulation.recorded import SIZE
+from tests.simulation.stepper import Stepper
+from tests.simulation.world import WitnessRuntime, World
+
+
+class _Doubled(WitnessRuntime):
+    """Finds fault with every start."""
+
+    async def start_container(self, container_id: ContainerId) -> None:
+        await super().start_container(container_id)
+        self.node.violations.append("planted")
+
+
+def test_a_failure_says_where_its_recording_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBELET_TRIO_SIMULATION_RECORDINGS", str(tmp_path))
+
+    class Machine(AgentMachine):
+        make_runtime = _Doubled
+
+    with pytest.raises(AssertionError) as failure:
+        run_machine(Machine, examples=5, shrink=False)
+    said = "\n".join(getattr(failure.value, "__notes__", []))
+    found = re.search(r"kubelet-trio replay (\S+)", said)
+    assert found is not None
+    (path,) = tmp_path.iterdir()
+    assert found[1] == str(path)
+    replay_recording(path).check()
+
+
+def replayed(tmp_path: Path, story: Callable[[World], None]) -> int:
+    """Let something happen to a world, replay it, and return how many agents there were."""
+    path = tmp_path / "world.rec"
+    with Stepper() as run:
+        world = World(run)
+        world.recorder_size = SIZE
+        try:
+            world.start()
+            story(world)
+            world.kill()
+            write_recording(path, world.recording())
+        finally:
+            world.close()
+    found = replay_recording(path)
+    found.check()
+    return found.starts
+
+
+def test_kills_of_the_agent(tmp_path: Path) -> None:
+    def story(world: World) -> None:
+        world.write("alpha", Wish(("run",)))
+        world.run.sleep(0.5)
+        world.kill()
+        world.start()
+        world.run.sleep(5)
+        world.write("beta", Wish(("run", "run")))
+        world.run.sleep(0.4)
+        world.kill()
+        world.run.sleep(3)
+        world.start()
+        world.run.sleep(10)
+        world.remove("alpha")
+        world.run.sleep(0.3)
+        world.kill()
+        world.start()
+        world.run.sleep(40)
+
+    assert replayed(tmp_path, story) == 4
+
+
+def test_a_runtime_that_goes_down_and_containers_that_die(tmp_path: Path) -> None:
+    def story(world: World) -> None:
+        world.write("alpha", Wish(("run",), sidecar=True))
+        world.run.sleep(1.5)
+        world.run.call(world.runtime.go_down)
+        world.run.sleep(7)
+        world.run.call(world.runtime.restart)
+        world.run.sleep(10)
+        for _ in range(3):
+            for container in world.runtime.alive():
+                world.run.call(world.runtime.kill, container.id, 1)
+            world.run.sleep(7)
+        for sandbox in list(world.runtime.sandboxes):
+            world.run.call(world.runtime.kill_sandbox, sandbox)
+        world.run.sleep(30)
+
+    assert replayed(tmp_path, story) == 1
