@@ -91,6 +91,18 @@ class Expected:
     tolerance: float
 
 
+def merge(runs: Sequence[Run]) -> Run:
+    """Return one run that has the samples of all."""
+    return {
+        key: Samples(
+            tuple(value for run in runs if key in run for value in run[key].ours),
+            tuple(value for run in runs if key in run for value in run[key].floor),
+        )
+        for key in FIGURES
+        if any(key in run for run in runs)
+    }
+
+
 def learn(runs: Sequence[Run]) -> dict[str, Expected]:
     """Return what later runs are to be compared with: the medians, and how runs deviate of them.
 
