@@ -49,7 +49,8 @@ class Entry:
 
     @property
     def place(self) -> str:
-        return f"{self.date[5:]} {self.revision}"
+        """Return what it is called below a plot."""
+        return f"{self.date[5:]} {self.revision.rpartition(' ')[2]}"
 
 
 TITLES: Mapping[str, str] = {
@@ -91,7 +92,7 @@ _FLOOR = ("one.started", "one.ready", "crowd.ready", "death")
 _FLOOR_GONE = ("one.still", "one.left", "crowd.still", "crowd.left")
 _STEADY = ("MB", "KB", "calls", "a minute", "modules")  # units of what other work leaves alone
 _GOALS = {"life.cpu": 12.0, "rest.rss": 32.0, "crowd.rss": 35.0, "pod.pss": 30.0}
-_RATIO_GOALS = {"crowd.ready": 1.1, "one.still": 1.1, "crowd.still": 1.1}
+_RATIO_GOALS = dict.fromkeys((*_FLOOR_GONE, "crowd.ready"), 1.1)
 
 
 def read(path: Path) -> list[Entry]:
@@ -181,7 +182,7 @@ def _ratios(key: str, entries: Sequence[Entry]) -> Panel | None:
     there = [entry for entry in entries if key in entry.figures and entry.floor.get(key)]
     line = _line("agent", "#1f5fa8", there, lambda e: e.figures[key] / e.floor[key])
     title = f"{TITLES[key].rpartition(',')[0]}: ratio to the floor"
-    return Panel(title, _places(there), (line,), _RATIO_GOALS.get(key, 1.0)) if there else None
+    return Panel(title, _places(there), (line,), _RATIO_GOALS.get(key)) if there else None
 
 
 def _line(
