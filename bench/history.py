@@ -90,7 +90,6 @@ _FILES: Mapping[str, Sequence[str]] = {
 }
 _FLOOR = ("one.started", "one.ready", "crowd.ready", "death")
 _FLOOR_GONE = ("one.still", "one.left", "crowd.still", "crowd.left")
-_STEADY = ("MB", "KB", "calls", "a minute", "modules")  # units of what other work leaves alone
 _GOALS = {"life.cpu": 12.0, "rest.rss": 32.0, "crowd.rss": 35.0, "pod.pss": 30.0}
 _RATIO_GOALS = dict.fromkeys((*_FLOOR_GONE, "crowd.ready"), 1.1)
 
@@ -242,7 +241,7 @@ def entry_of(report: Mapping[str, Any]) -> Entry:
     known = {
         key: found
         for key, found in figures.items()
-        if key in TITLES and (load <= cores or FIGURES[key].unit in _STEADY)
+        if key in TITLES and (load <= cores or FIGURES[key].is_steady)
     }
     conditions = (
         f"`bench --quick`, {told['cpu']}, Linux {told['kernel']}, cgroup {told['cgroups']}, "

@@ -94,7 +94,7 @@ def main(
         path.write_text(encode(baseline))
         click.echo(f"{path}: written", err=True)
     run = merge(taken)
-    found = compare(run, baseline)
+    found = compare(run, baseline, conditions)
     told = report(found, run, conditions)
     if update_baseline and path == PATH:
         _add_to_history(told)
