@@ -13,10 +13,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.figures import FIGURES, Expected, Run, is_amount, judge
+from bench.figures import FIGURES, Expected, Run, is_amount, is_sure, judge
 
 PATH = Path(__file__).with_name("baseline.json")
 FORMAT = 1
+_TOO_BUSY = 2.0  # tasks a core
 # What makes figures differ that no change of ours has touched.
 _SAME = ("python", "containerd", "cores", "cgroups")
 
@@ -43,7 +44,7 @@ class Compared:
     compared: float
     spread: tuple[float, float]
     expected: Expected | None
-    verdict: str  # "worse", "better", "same" or "new"
+    verdict: str  # "worse", "better", "same", "new", or "unsure" on a machine that is too busy
 
 
 def encode(baseline: Baseline) -> str:
@@ -96,14 +97,17 @@ def _number(path: Path, field: str, found: object) -> float:
     return float(found)
 
 
-def compare(run: Run, baseline: Baseline | None) -> list[Compared]:
+def compare(run: Run, baseline: Baseline | None, now: Mapping[str, str]) -> list[Compared]:
     """Compare a run's figures, in the order of the table; those that it lacks are left out."""
-    found = []
+    found, too_busy = [], is_busier(now, _TOO_BUSY)
     for key in FIGURES:
         if key not in run:
             continue
         samples = run[key]
         expected = baseline.figures.get(key) if baseline is not None else None
+        verdict = "new" if expected is None else judge(samples, expected)
+        if too_busy and verdict in ("worse", "better") and not is_sure(key, samples):
+            verdict = "unsure"
         found.append(
             Compared(
                 key,
@@ -112,10 +116,15 @@ def compare(run: Run, baseline: Baseline | None) -> list[Compared]:
                 samples.middle,
                 (min(samples.compared), max(samples.compared)),
                 expected,
-                "new" if expected is None else judge(samples, expected),
+                verdict,
             )
         )
     return found
+
+
+def is_busier(conditions: Mapping[str, str], than: float) -> bool:
+    """Return whether a machine had more to do before a run than so many tasks a core."""
+    return float(conditions.get("load before", 0)) > than * int(conditions.get("cores", 1))
 
 
 def table(found: list[Compared]) -> Iterator[str]:
@@ -151,7 +160,7 @@ def notes(
     for name in _SAME:
         if was.get(name) != now.get(name):
             yield f"not alike: {name} is {now.get(name)}, the baseline's {was.get(name)}"
-    if float(now.get("load before", 0)) > int(now.get("cores", 1)):
+    if is_busier(now, 1):
         yield f"load average {now['load before']} before the run: figures say less than usual"
     if missing := [
         FIGURES[k].text for k in baseline.figures if k in FIGURES and not _has(found, k)

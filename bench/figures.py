@@ -29,10 +29,17 @@ class Figure:
     least: float
     relative: bool = True
 
+    @property
+    def is_steady(self) -> bool:
+        """Whether other work of the machine leaves it alone."""
+        return self.unit in ("MB", "KB", "calls", "a minute", "modules")
+
     def tolerance(self, value: float, deviation: float) -> float:
         """Return what may be added to `value` unnoticed, of what repeated runs deviate by."""
         return max(self.least * abs(value) if self.relative else self.least, 2 * deviation)
 
+
+_ENOUGH = 3  # samples that outweigh what other work does to one
 
 FIGURES: Mapping[str, Figure] = {
     "one.started": Figure("one pod, written to started", "s", True, 0.06),
@@ -91,6 +98,18 @@ class Expected:
     tolerance: float
 
 
+def merge(runs: Sequence[Run]) -> Run:
+    """Return one run that has the samples of all."""
+    return {
+        key: Samples(
+            tuple(value for run in runs if key in run for value in run[key].ours),
+            tuple(value for run in runs if key in run for value in run[key].floor),
+        )
+        for key in FIGURES
+        if any(key in run for run in runs)
+    }
+
+
 def learn(runs: Sequence[Run]) -> dict[str, Expected]:
     """Return what later runs are to be compared with: the medians, and how runs deviate of them.
 
@@ -106,6 +125,12 @@ def learn(runs: Sequence[Run]) -> dict[str, Expected]:
             deviation = max(abs(middle - value) for middle in middles)
             found[key] = Expected(value, figure.tolerance(value, deviation))
     return found
+
+
+def is_sure(key: str, samples: Samples) -> bool:
+    """Return whether a figure can be judged by what a machine measured that is too busy."""
+    figure = FIGURES[key]
+    return figure.is_steady or (figure.has_floor and len(samples.compared) >= _ENOUGH)
 
 
 def judge(samples: Samples, expected: Expected) -> str:

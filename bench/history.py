@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from bench.figures import is_amount
+from bench.figures import FIGURES, is_amount
 from bench.svg import Line, Panel, draw
 
 _REPO = Path(__file__).parents[1]
@@ -49,7 +49,8 @@ class Entry:
 
     @property
     def place(self) -> str:
-        return f"{self.date[5:]} {self.revision}"
+        """Return what it is called below a plot."""
+        return f"{self.date[5:]} {self.revision.rpartition(' ')[2]}"
 
 
 TITLES: Mapping[str, str] = {
@@ -90,7 +91,7 @@ _FILES: Mapping[str, Sequence[str]] = {
 _FLOOR = ("one.started", "one.ready", "crowd.ready", "death")
 _FLOOR_GONE = ("one.still", "one.left", "crowd.still", "crowd.left")
 _GOALS = {"life.cpu": 12.0, "rest.rss": 32.0, "crowd.rss": 35.0, "pod.pss": 30.0}
-_RATIO_GOALS = {"crowd.ready": 1.1, **dict.fromkeys(("one.still", "crowd.still"), 1.1)}
+_RATIO_GOALS = dict.fromkeys((*_FLOOR_GONE, "crowd.ready"), 1.1)
 
 
 def read(path: Path) -> list[Entry]:
@@ -180,7 +181,7 @@ def _ratios(key: str, entries: Sequence[Entry]) -> Panel | None:
     there = [entry for entry in entries if key in entry.figures and entry.floor.get(key)]
     line = _line("agent", "#1f5fa8", there, lambda e: e.figures[key] / e.floor[key])
     title = f"{TITLES[key].rpartition(',')[0]}: ratio to the floor"
-    return Panel(title, _places(there), (line,), _RATIO_GOALS.get(key, 1.0)) if there else None
+    return Panel(title, _places(there), (line,), _RATIO_GOALS.get(key)) if there else None
 
 
 def _line(
@@ -231,9 +232,17 @@ def write(entries: Sequence[Entry]) -> None:
 
 
 def entry_of(report: Mapping[str, Any]) -> Entry:
-    """Return the entry that a report of the quick bench makes."""
+    """Return the entry that a report of the quick bench makes.
+
+    Of a machine that had more to do than it has cores, times say nothing: they are left out.
+    """
     told, figures = report["conditions"], report["figures"]
-    known = {key: found for key, found in figures.items() if key in TITLES}
+    load, cores = float(told["load before"]), int(told["cores"])
+    known = {
+        key: found
+        for key, found in figures.items()
+        if key in TITLES and (load <= cores or FIGURES[key].is_steady)
+    }
     conditions = (
         f"`bench --quick`, {told['cpu']}, Linux {told['kernel']}, cgroup {told['cgroups']}, "
         f"containerd {told['containerd']}, Python {told['python']}, load {told['load before']}"
@@ -242,7 +251,7 @@ def entry_of(report: Mapping[str, Any]) -> Entry:
         told["version"],
         told["revision"],
         told["date"],
-        float(told["load before"]) > int(told["cores"]) / 2,
+        load > cores / 2,
         conditions,
         {key: _short(found["ours"]) for key, found in known.items()},
         {key: _short(found["floor"]) for key, found in known.items() if found["floor"]},

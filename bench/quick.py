@@ -33,7 +33,7 @@ from bench.baseline import (
     report,
     table,
 )
-from bench.figures import Run, learn
+from bench.figures import Run, learn, merge
 from bench.install import REPO
 from bench.pairs import take
 from bench.report import machine
@@ -93,8 +93,9 @@ def main(
         baseline = Baseline({**conditions, "runs": str(runs)}, learn(taken))
         path.write_text(encode(baseline))
         click.echo(f"{path}: written", err=True)
-    found = compare(taken[-1], baseline)
-    told = report(found, taken[-1], conditions)
+    run = merge(taken)
+    found = compare(run, baseline, conditions)
+    told = report(found, run, conditions)
     if update_baseline and path == PATH:
         _add_to_history(told)
     click.echo("\n".join(f"- {name}: {value}" for name, value in conditions.items()))

@@ -12,7 +12,7 @@ from functools import partial
 from html import escape
 
 _WIDTH, _HEIGHT = 400, 250  # of a panel
-_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 14, 34, 52  # its margins
+_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 18, 34, 56  # its margins
 _COLUMNS = 2
 _HEAD = 30  # for the legend
 _LABELS = 10  # at most, below a panel

@@ -82,7 +82,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_a_run_is_compared_in_the_order_of_the_table() -> None:
-    found = compare({"modules": Samples((700.0,)), **WORSE}, BASELINE)
+    found = compare({"modules": Samples((700.0,)), **WORSE}, BASELINE, NOW)
     assert [(row.key, row.verdict) for row in found] == [
         ("one.started", "worse"),
         ("rest.rss", "same"),
@@ -93,13 +93,13 @@ def test_a_run_is_compared_in_the_order_of_the_table() -> None:
 
 
 def test_the_table_says_ratio_baseline_and_verdict() -> None:
-    lines = list(table(compare(WORSE, BASELINE)))
+    lines = list(table(compare(WORSE, BASELINE, NOW)))
     assert lines[2] == "| one pod, written to started | 0.3 s | 0.2 | 1.5 | 1 ± 0.1 | **worse** |"
     assert lines[3] == "| RSS at rest | 40.2 MB |  | 40.2 | 40 ± 0.5 |  |"
 
 
 def test_what_got_worse_is_said() -> None:
-    said = list(notes(compare(WORSE, BASELINE), BASELINE, NOW))
+    said = list(notes(compare(WORSE, BASELINE, NOW), BASELINE, NOW))
     assert said == [
         "baseline: 0.1.0 at abc, 2026-11-28, load average 0.1",
         "worse: one pod, written to started: 1.5 of the floor, was 1 (tolerance 0.1)",
@@ -107,25 +107,48 @@ def test_what_got_worse_is_said() -> None:
 
 
 def test_a_run_that_is_as_before_says_so() -> None:
-    assert list(notes(compare(SAME, BASELINE), BASELINE, NOW))[-1] == "nothing got worse"
+    assert list(notes(compare(SAME, BASELINE, NOW), BASELINE, NOW))[-1] == "nothing got worse"
 
 
 def test_other_conditions_and_missing_figures_are_said() -> None:
     now = {**NOW, "python": "3.13.1", "load before": "7.5"}
-    said = list(notes(compare({"rest.rss": SAME["rest.rss"]}, BASELINE), BASELINE, now))
+    said = list(notes(compare({"rest.rss": SAME["rest.rss"]}, BASELINE, now), BASELINE, now))
     assert "not alike: python is 3.13.1, the baseline's 3.11.7" in said
     assert any(line.startswith("load average 7.5") for line in said)
     assert "not measured in this run: one pod, written to started" in said
 
 
+def test_a_machine_that_is_too_busy_is_believed_only_what_it_can_tell() -> None:
+    expected = Expected(1.0, 0.1)
+    baseline = Baseline(
+        NOW, dict.fromkeys(("death", "crowd.ready", "crowd.rss", "rest.cpu"), expected)
+    )
+    run: Run = {
+        "death": Samples((2.0,) * 3, (1.0,) * 3),  # often enough, beside the floor
+        "crowd.ready": Samples((2.0,), (1.0,)),
+        "crowd.rss": Samples((2.0,)),
+        "rest.cpu": Samples((2.0,)),
+    }
+    busy = {**NOW, "load before": "4.1"}
+    verdicts = {row.key: row.verdict for row in compare(run, baseline, busy)}
+    assert verdicts == {
+        "death": "worse",
+        "crowd.ready": "unsure",
+        "crowd.rss": "worse",
+        "rest.cpu": "unsure",
+    }
+    calm = {**NOW, "load before": "3.9"}
+    assert {row.verdict for row in compare(run, baseline, calm)} == {"worse"}
+
+
 def test_without_a_baseline_nothing_is_worse() -> None:
-    found = compare(WORSE, None)
+    found = compare(WORSE, None, NOW)
     assert {row.verdict for row in found} == {"new"}
     assert list(notes(found, None, NOW)) == ["there is no baseline: --update-baseline writes one"]
 
 
 def test_the_report_for_programs_is_json_with_all_samples() -> None:
-    told = json.loads(json.dumps(report(compare(WORSE, BASELINE), WORSE, NOW)))
+    told = json.loads(json.dumps(report(compare(WORSE, BASELINE, NOW), WORSE, NOW)))
     started = told["figures"]["one.started"]
     assert started["samples"] == [pytest.approx(1.5)] * 2
     assert started["baseline"] == {"value": 1.0, "tolerance": 0.1}

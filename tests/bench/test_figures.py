@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.figures import FIGURES, Expected, Figure, Run, Samples, is_amount, judge, learn
+from bench.figures import FIGURES, Expected, Figure, Run, Samples, is_amount, judge, learn, merge
 
 TEN = Expected(1.0, 0.1)
 
@@ -62,6 +62,17 @@ def test_a_figure_that_a_run_lacks_is_learned_from_the_others() -> None:
     learned = learn([{}, {"rest.rss": Samples((40.0,))}, {"rest.rss": Samples((41.0,))}])
     assert set(learned) == {"rest.rss"}
     assert learned["rest.rss"].value == 40.5
+
+
+def test_runs_are_merged_sample_by_sample() -> None:
+    runs: list[Run] = [
+        {"death": Samples((0.2,), (0.1,)), "rest.rss": Samples((40.0,))},
+        {"death": Samples((0.3,), (0.2,))},
+    ]
+    assert merge(runs) == {
+        "death": Samples((0.2, 0.3), (0.1, 0.2)),
+        "rest.rss": Samples((40.0,)),
+    }
 
 
 def test_a_share_or_an_amount_is_the_least_tolerance() -> None:
