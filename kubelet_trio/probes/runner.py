@@ -132,10 +132,11 @@ class ProbeRunner:
         while True:
             self._kicked.clear()
             scripted = reader.take(trio.current_time(), self._period(), is_kicked=is_kicked)
-            found = self._due()
-            is_its = found is not None and scripted is not None
-            if is_its and scripted.instance == found[2].id and scripted.finding is not None:
-                self._count(found[0], scripted.finding)
+            due = self._due()
+            if due is not None and scripted is not None and scripted.finding is not None:
+                found, _, record = due
+                if scripted.instance == record.id:
+                    self._count(found, scripted.finding)
             with trio.move_on_at(reader.next_at) as waited:
                 await self._kicked.wait_ring()
             is_kicked = not waited.cancelled_caught

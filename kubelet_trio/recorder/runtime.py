@@ -293,9 +293,14 @@ class RecordedRuntime:
 
     # Usage, streams and checkpoints: passed on
 
-    async def list_container_stats(self, uid: PodUid | None = None) -> list[v1.ContainerStats]:
-        """Return the usage of running containers, of one pod if `uid` is given."""
-        return await self._runtime.list_container_stats(uid)
+    async def list_container_stats(
+        self, uid: PodUid | None = None, *, layers_only: bool = False
+    ) -> list[v1.ContainerStats]:
+        """Return the usage of running containers, of one pod if `uid` is given.
+
+        With `layers_only` whatever is not their ids and writable layers may be left out.
+        """
+        return await self._runtime.list_container_stats(uid, layers_only=layers_only)
 
     @property
     def local_streams(self) -> LocalStreams | None:

@@ -68,6 +68,9 @@ class _RecordedWatch:
         await self._watch.wait_exited()
         self._ended()
 
+    def is_older(self, than: float) -> bool:
+        return self._watch.is_older(than)
+
 
 class VolumeNotes:
     """Notes operations on volumes, each when it begins and when it ends; also in threads."""

@@ -471,7 +471,9 @@ class ReplayRuntime:
     async def sandbox_image(self) -> str:
         return str(await self._read("sandbox_image") or "")
 
-    async def list_container_stats(self, uid: PodUid | None = None) -> list[v1.ContainerStats]:
+    async def list_container_stats(
+        self, uid: PodUid | None = None, *, layers_only: bool = False
+    ) -> list[v1.ContainerStats]:
         await trio.lowlevel.checkpoint()
         return []
 
