@@ -139,7 +139,7 @@ async def _restart(
             inputs.plan(uid, plan)
             inputs.statuses({uid: pod})
     if inputs is not None:
-        inputs.finding(uid, "main", "liveness", "success", str(number))
+        inputs.finding(uid, "main", ContainerId("c"), "liveness", "success", str(number))
 
 
 def _labels(uid: str, container_id: str) -> dict[str, str]:

@@ -159,10 +159,12 @@ def test_a_volume_with_objects_of_the_api(node: Node) -> None:
     spec = pods.spec
     assert spec is not None
 
+    (volume,) = spec.volumes or ()
+    assert volume.hostPath is not None
+    root = msgspec.structs.replace(volume.hostPath, path="/")
+    changed = msgspec.structs.replace(volume, hostPath=root)
+
     async def story(node: Node, agent: Agent) -> None:
-        changed = msgspec.structs.replace(
-            spec.volumes[0], hostPath=msgspec.structs.replace(spec.volumes[0].hostPath, path="/")
-        )
         node.feed.put(
             msgspec.structs.replace(pods, spec=msgspec.structs.replace(spec, volumes=[changed]))
         )
