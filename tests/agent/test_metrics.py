@@ -18,7 +18,7 @@ from kubelet_trio.model import pod_uid
 from kubelet_trio.stats import FAMILIES, Filesystem
 from kubelet_trio.testing import FaultKind
 from tests.agent.node import Node, make_pod, ready
-from tests.harness.mixin import OTHERS
+from tests.harness.mixin import OF_A_CLUSTER, OTHERS
 
 # Name, kind and labels of what the Go kubelet's own registry shows.
 RECORDED = {
@@ -60,7 +60,7 @@ def test_every_family_of_a_go_kubelet_is_shown_or_has_its_reason(page: str) -> N
             assert set(labels) - {"le"} == set(family.labels), sample
 
 
-@pytest.mark.parametrize("expression", OTHERS)
+@pytest.mark.parametrize("expression", [*OF_A_CLUSTER, *OTHERS])
 def test_what_dashboards_ask_of_other_nodes_is_among_the_families(expression: str) -> None:
     names = re.findall(r"\b(?:kubelet|rest_client)_\w+", expression)
     assert names

@@ -26,7 +26,9 @@ from tests.harness import (
 )
 from tests.harness.control_plane import ControlPlane, kubectl
 from tests.harness.kube import KubeClient
+from tests.harness.mixin import OF_A_CLUSTER, OF_A_NODE
 from tests.harness.ports import free_port, host_ip
+from tests.harness.prometheus import by_token, scraping
 
 # Loopback is no node's address; packets to one's own stay on this machine all the same.
 HOST = host_ip()
@@ -150,7 +152,11 @@ def agent(
 def running(agent: Agent, authority: Authority, kube: KubeClient) -> Iterator[Agent]:
     """The agent with its first certificate, and a pod."""
     agent.start()
-    agent.put(pod("static", container("main", forever("echo hello"))))
+    limits = {"limits": {"cpu": "200m", "memory": "64Mi"}}
+    check = {"livenessProbe": {"exec": {"command": ["true"]}, "periodSeconds": 2}}
+    scratch = {"volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}]}
+    main = container("main", forever("echo hello"), resources=limits, **check, **scratch)
+    agent.put(pod("static", main, volumes=[{"name": "scratch", "emptyDir": {}}]))
     agent.wait_ready(POD)  # while the node is nobody yet
     request = authority.wait_request(CLIENT, f"system:bootstrap:{TOKEN_ID}")
     assert request["spec"]["usages"] == ["digital signature", "client auth"]
@@ -242,6 +248,28 @@ def test_the_api_has_a_certificate_once_it_is_signed(
     # The API server checks it too.
     kube.wait(f"{PODS}/{POD}", is_ready, what="Ready")
     assert "hello" in kubectl(plane, "logs", POD)
+
+
+def test_a_clusters_prometheus_has_data_for_every_panel(
+    running: Agent, plane: ControlPlane, kube: KubeClient, port: int, tmp_path: Path
+) -> None:
+    """With the token and the rights of its service account, and the node's certificate checked."""
+    account, accounts = "prometheus", "/api/v1/namespaces/default/serviceaccounts"
+    kube.ensure(accounts, {"metadata": {"name": account}})
+    rule = {"apiGroups": [""], "resources": ["nodes/metrics"], "verbs": ["get"]}
+    kube.ensure(f"/apis/{RBAC}/v1/clusterroles", {"metadata": {"name": account}, "rules": [rule]})
+    binding = {
+        "metadata": {"name": account},
+        "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": account},
+        "subjects": [{"kind": "ServiceAccount", "namespace": "default", "name": account}],
+    }
+    kube.ensure(f"/apis/{RBAC}/v1/clusterrolebindings", binding)
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    token = tmp_path / "token"
+    token.write_text(kube.create(f"{accounts}/{account}/token", request)["status"]["token"])
+    access = by_token(token, plane.authority.certificate)
+    with scraping(tmp_path, f"{HOST}:{port}", access, "1s") as prometheus:
+        assert prometheus.missing((*OF_A_NODE, *OF_A_CLUSTER)) == []
 
 
 def test_a_start_asks_for_nothing_that_the_node_has(

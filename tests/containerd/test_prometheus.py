@@ -16,7 +16,7 @@ from tests.harness import container, forever, pod
 from tests.harness.authority import Authority, Pair
 from tests.harness.mixin import OF_A_NODE
 from tests.harness.ports import free_port
-from tests.harness.prometheus import PAGES, Prometheus, linted, scraping
+from tests.harness.prometheus import PAGES, Prometheus, by_certificate, linted, scraping
 
 _DATA = Path(__file__).parents[1]
 
@@ -61,7 +61,11 @@ def served(make_agent: MakeAgent, tmp_path_factory: pytest.TempPathFactory) -> S
 
 @pytest.fixture(scope="module")
 def prometheus(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    with scraping(tmp_path_factory.mktemp("prometheus"), served.port, served.client) as server:
+    with scraping(
+        tmp_path_factory.mktemp("prometheus"),
+        f"127.0.0.1:{served.port}",
+        by_certificate(served.client),
+    ) as server:
         yield server
 
 

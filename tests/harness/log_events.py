@@ -21,8 +21,8 @@ _PASSED_ON = {"LeftOut": (0, "event", "warning"), "Refusals": (0, "event", "warn
 _HEAD = """\
 # The agent's log
 
-What the agent logs, by the part that logs it. Lines of the level `debug` are logged from `--v=4` on,
-or for single files with `logging.vmodule` (a file's name is the last part of `logged by`). With
+What the agent logs, by the part that logs it. Lines of the level `debug` are logged from `--v=4`
+on, or for single files with `logging.vmodule` (a file's name is the last part of `logged by`). With
 `splitStream` the lines of `error` go to stderr, all others to stdout.
 
 Each line has its time, level and name, the fields below, and the context that it was logged in:

@@ -73,15 +73,19 @@ OF_A_NODE = (
     'prober_probe_total{job="kubelet",probe_type="Liveness"}',
 )
 
-# Of nodes with an API server, certificates from it, claims, or what has not happened on most.
-OTHERS = (
-    f"increase(kubelet_server_expiration_renew_errors{{{_KUBELET}}}[5m]) > 0",
+# Of nodes with an API server, and certificates from it that end within a week.
+OF_A_CLUSTER = (
     f"kubelet_certificate_manager_client_ttl_seconds{{{_KUBELET}}} < 604800",
     f"kubelet_certificate_manager_server_ttl_seconds{{{_KUBELET}}} < 604800",
+    f"sum by (code) (rate(rest_client_requests_total{{{_KUBELET}}}[1m]))",
+    f"histogram_quantile(0.99, sum by (verb, host, le) (rate(rest_client_request_duration_seconds_bucket{{{_KUBELET}}}[1m])))",
+)
+
+# Of claims, or what has not happened on most nodes.
+OTHERS = (
+    f"increase(kubelet_server_expiration_renew_errors{{{_KUBELET}}}[5m]) > 0",
     f"increase(kubelet_certificate_manager_client_expiration_renew_errors{{{_KUBELET}}}[5m]) > 0",
     f"sum by (operation_type) (rate(kubelet_runtime_operations_errors_total{{{_KUBELET}}}[5m]))",
-    f"sum by (code) (rate(rest_client_requests_total{{{_KUBELET}}}[5m]))",
-    f"sum by (verb, host, le) (rate(rest_client_request_duration_seconds_bucket{{{_KUBELET}}}[5m]))",
     f"kubelet_volume_stats_available_bytes{{{_KUBELET}}} / kubelet_volume_stats_capacity_bytes",
     f"kubelet_volume_stats_used_bytes{{{_KUBELET}}} > 0",
     f"kubelet_volume_stats_inodes_free{{{_KUBELET}}} / kubelet_volume_stats_inodes",

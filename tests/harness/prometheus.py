@@ -80,11 +80,36 @@ class Prometheus:
         return found
 
 
+def by_certificate(client: Pair) -> dict[str, Any]:
+    """Return the settings of a scraper with a certificate, of a node that signed its own."""
+    return {
+        "tls_config": {
+            "cert_file": str(client.certificate),
+            "key_file": str(client.key),
+            "insecure_skip_verify": True,
+        }
+    }
+
+
+def by_token(token: Path, authority: Path) -> dict[str, Any]:
+    """Return those of a cluster's: the token of a service account, the certificate checked."""
+    return {"bearer_token_file": str(token), "tls_config": {"ca_file": str(authority)}}
+
+
 @contextmanager
-def scraping(base: Path, node_port: int, client: Pair) -> Iterator[Prometheus]:
-    """Run a server that scrapes the four pages of a node until the end of the block."""
+def scraping(
+    base: Path, target: str, access: dict[str, Any], interval: str = "2s"
+) -> Iterator[Prometheus]:
+    """Run a server that scrapes the four pages of a node until the end of the block.
+
+    Args:
+        base: an empty directory.
+        target: host and port.
+        access: of `by_certificate` or `by_token`.
+        interval: between two scrapes.
+    """
     port, config = free_port(), base / "prometheus.yml"
-    config.write_text(yaml.safe_dump(_config(node_port, client)))
+    config.write_text(yaml.safe_dump(_config(target, access, interval)))
     command = [
         _program("prometheus"),
         f"--config.file={config}",
@@ -103,18 +128,14 @@ def scraping(base: Path, node_port: int, client: Pair) -> Iterator[Prometheus]:
             process.wait(timeout=30)
 
 
-def _config(node_port: int, client: Pair) -> dict[str, Any]:
+def _config(target: str, access: dict[str, Any], interval: str) -> dict[str, Any]:
     def job(path: str) -> dict[str, Any]:
         return {
             "job_name": path,
             "scheme": "https",
             "metrics_path": path,
-            "tls_config": {
-                "cert_file": str(client.certificate),
-                "key_file": str(client.key),
-                "insecure_skip_verify": True,  # the node's certificate is its own
-            },
-            "static_configs": [{"targets": [f"127.0.0.1:{node_port}"]}],
+            **access,
+            "static_configs": [{"targets": [target]}],
             # As the Prometheus operator labels a kubelet's pages.
             "relabel_configs": [
                 {"target_label": "job", "replacement": "kubelet"},
@@ -125,6 +146,6 @@ def _config(node_port: int, client: Pair) -> dict[str, Any]:
         }
 
     return {
-        "global": {"scrape_interval": "2s", "scrape_timeout": "2s"},
+        "global": {"scrape_interval": interval, "scrape_timeout": interval},
         "scrape_configs": [job(path) for path in PAGES],
     }
