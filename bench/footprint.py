@@ -28,7 +28,13 @@ HISTORY = Path(__file__).parent / "footprint.json"
 ROOT = Path(__file__).parents[1]
 _REST = 8.0  # seconds from READY=1 until the agent is looked at
 _SETTLE = 15.0  # seconds for pods to start, at most
-_PROGRAM = "import sys; from kubelet_trio.cli import main; sys.argv[0] = 'kubelet-trio'; main()"
+# Not from the current directory, which is that of one checkout.
+_PROGRAM = """import sys
+sys.path.remove("")
+sys.argv[0] = "kubelet-trio"
+from kubelet_trio.cli import main
+main()
+"""
 _COLOURS = ("#3a7d44", "#2f6690", "#c98b2b", "#8a5a83", "#7d8597", "#c1432e")
 
 Split = dict[str, dict[str, float]]

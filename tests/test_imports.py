@@ -64,6 +64,36 @@ def test_the_daemon_imports_no_http_client_and_nothing_built_on_asyncio() -> Non
     assert traced == {"kubelet_trio.tracing.about", "kubelet_trio.tracing.seam"}
     # Standalone needs nothing of a cluster.
     assert not {"kubelet_trio.agent.cluster", "kubelet_trio.status.manager"} & modules
+    cluster = ("cluster", "services", "tokens")
+    assert not {"kubelet_trio.kube", *(f"kubelet_trio.objects.{n}" for n in cluster)} & modules
+    # What is used where it is configured.
+    assert (
+        not {
+            "kubelet_trio.cgroups.systemd",
+            "kubelet_trio.credentials.plugins",
+            "kubelet_trio.credentials.provider_config",
+            "kubelet_trio.shutdown.logind",
+            "kubelet_trio.shutdown.manager",
+            "kubelet_trio.sources.http",
+        }
+        & modules
+    )
+
+
+def test_a_daemon_comes_without_what_its_libraries_import_for_others() -> None:
+    modules = loaded_by(
+        "import sys\nsys.modules['rich'] = None\n"
+        "from kubelet_trio.lean import import_libraries, load_lean\n"
+        "load_lean()\nimport_libraries()\n"
+        "import kubelet_trio.daemon, kubelet_trio.cri.remote.runtime, yaml\n"
+        "from kubelet_trio.cri import v1\nv1.PodSandboxConfig\n"
+    )
+    unused = {"ast", "async_generator", "bz2", "colorama", "decimal", "difflib", "dis", "lzma"}
+    unused |= {"pickle", "shutil", "tempfile", "trio._dtls", "typing_extensions", "uuid", "_ssl"}
+    assert not unused & modules
+    # 758 on Python 3.11, of which 418 are of this package.
+    assert len(modules) < 790
+    assert sum(name.startswith("kubelet_trio") for name in modules) < 435
 
 
 def test_what_is_deferred_is_whole_once_it_is_used() -> None:
