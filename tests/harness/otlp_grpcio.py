@@ -48,7 +48,7 @@ def otlp_server(address: str = "127.0.0.1:0") -> Iterator[OtlpServer]:
     """Serve OTLP at an address, `HOST:PORT` or `unix:PATH`, in grpcio's threads."""
     told = OtlpServer()
     server = grpc.server(ThreadPoolExecutor(2, "otlp"))
-    services.add_TraceServiceServicer_to_server(told, server)
+    services.add_TraceServiceServicer_to_server(told, server)  # type: ignore[no-untyped-call]
     told.port = server.add_insecure_port(address)
     server.start()
     try:
