@@ -73,9 +73,9 @@ def router() -> Router:
 async def serving() -> AsyncIterator[HalfCloseableStream]:
     client, server = memory_stream_pair()
 
-    serve = partial(serve_connection, gate=gate, within=traced)
+    serving_it = partial(serve_connection, gate=gate, within=traced)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve, server, router())
+        nursery.start_soon(serving_it, server, router())
         yield client
         await client.aclose()
 
