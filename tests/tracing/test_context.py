@@ -33,11 +33,13 @@ async def nothing() -> None:
 async def in_a_nursery(run: Work) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run)
+        nursery.start_soon(nothing)
 
 
 async def in_a_nested_nursery(run: Work) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(in_a_nursery, run)
+        nursery.start_soon(nothing)
 
 
 async def by_start(run: Work) -> None:
@@ -46,6 +48,7 @@ async def by_start(run: Work) -> None:
         await run()
 
     async with trio.open_nursery() as nursery:
+        nursery.start_soon(nothing)
         await nursery.start(body)
 
 

@@ -25,9 +25,8 @@ VALUES = st.one_of(TEXTS, st.booleans(), st.integers(-(2**63), 2**63 - 1), st.fl
 def read(spans: list[ReadableSpan]) -> ExportTraceServiceRequest:
     """Return what a receiver understands."""
     sent = bytes(encode_spans(spans[0].resource, ("kubelet-trio", "1"), spans))
-    found = ExportTraceServiceRequest()
-    found.ParseFromString(sent)
-    return found
+    understood: ExportTraceServiceRequest = ExportTraceServiceRequest.FromString(sent)
+    return understood
 
 
 def new_tracer() -> tuple[Tracer, SpanQueue]:

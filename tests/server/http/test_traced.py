@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 import trio
@@ -72,11 +73,9 @@ def router() -> Router:
 async def serving() -> AsyncIterator[HalfCloseableStream]:
     client, server = memory_stream_pair()
 
-    async def serve() -> None:
-        await serve_connection(server, router(), gate=gate, within=traced)
-
+    serving_it = partial(serve_connection, gate=gate, within=traced)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve)
+        nursery.start_soon(serving_it, server, router())
         yield client
         await client.aclose()
 
