@@ -62,6 +62,18 @@ def test_the_daemon_imports_no_http_client_and_nothing_built_on_asyncio() -> Non
     assert not {"kubelet_trio.agent.cluster", "kubelet_trio.status.manager"} & modules
 
 
+def test_the_flight_recorder_brings_nothing_along() -> None:
+    before = loaded_by("import kubelet_trio.daemon")
+    # Only an agent that records loads it.
+    assert not [name for name in before if name.startswith("kubelet_trio.recorder")]
+    code = "import kubelet_trio.daemon, kubelet_trio.agent.recording"
+    more = loaded_by(code) - before
+    assert {name.partition(".")[0] for name in more} == {"kubelet_trio"}
+    # Packing and showing is for the commands.
+    commands = {f"kubelet_trio.recorder.{name}" for name in ("collect", "select", "show")}
+    assert not commands & more
+
+
 def test_what_is_deferred_is_whole_once_it_is_used() -> None:
     modules = loaded_by(
         "import kubelet_trio.daemon, asyncio, betterproto2\n"
