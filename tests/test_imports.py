@@ -96,6 +96,18 @@ def test_a_daemon_comes_without_what_its_libraries_import_for_others() -> None:
     assert sum(name.startswith("kubelet_trio") for name in modules) < 435
 
 
+def test_the_flight_recorder_brings_nothing_along() -> None:
+    before = loaded_by("import kubelet_trio.daemon")
+    # Only an agent that records loads it.
+    assert not [name for name in before if name.startswith("kubelet_trio.recorder")]
+    code = "import kubelet_trio.daemon, kubelet_trio.agent.recording"
+    more = loaded_by(code) - before
+    assert {name.partition(".")[0] for name in more} == {"kubelet_trio"}
+    # Packing and showing is for the commands.
+    commands = {f"kubelet_trio.recorder.{name}" for name in ("collect", "select", "show")}
+    assert not commands & more
+
+
 def test_what_is_deferred_is_whole_once_it_is_used() -> None:
     modules = loaded_by(
         "import kubelet_trio.daemon, asyncio, betterproto2\n"

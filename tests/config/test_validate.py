@@ -34,6 +34,17 @@ def test_actions_of_the_page_need_its_port() -> None:
     assert settings.flags.ui_actions
 
 
+@pytest.mark.parametrize("size", ["0", "1Mi", "32Mi", "1G", "64Gi"])
+def test_sizes_of_the_flight_recorder(size: str) -> None:
+    assert load_settings([f"--flight-recorder-size={size}"]).notes == ()
+
+
+@pytest.mark.parametrize("size", ["1Ki", "1000000", "65Gi", "-1", "much", ""])
+def test_a_size_of_the_flight_recorder_that_cannot_be_is_named(size: str) -> None:
+    (problem,) = problems_of(f"--flight-recorder-size={size}")
+    assert "flightRecorderSize (--flight-recorder-size)" in problem
+
+
 def test_every_field_is_in_the_table_once() -> None:
     assert sorted(row.path for row in FIELDS) == sorted(LEAVES)
     flags = [row.flag for row in (*FIELDS, *FLAGS) if row.flag]

@@ -11,8 +11,15 @@ import trio
 from trio.testing import MockClock
 
 import kubelet_trio
-from kubelet_trio import CommandFailedError, ExecResult, Kubelet, PodNotReadyError, open_kubelet
-from kubelet_trio.testing import FakeRuntime
+from kubelet_trio import (
+    CommandFailedError,
+    ExecResult,
+    Kubelet,
+    KubeletConfig,
+    PodNotReadyError,
+    open_kubelet,
+)
+from kubelet_trio.testing import FakeRuntime, fake_world
 from kubelet_trio.testing.runtime import FakeExec
 from tests.embed.programs import pod
 
@@ -189,3 +196,17 @@ def test_the_package_tells_type_checkers_that_it_is_typed(tmp_path: Path) -> Non
     )
     assert '"root_dir" to "KubeletConfig" has incompatible type "int"' in checked.stdout
     assert "py.typed" not in checked.stdout
+
+
+async def test_a_recording_is_kept_where_it_is_asked_for(
+    tmp_path: Path, fake_runtime: FakeRuntime, autojump_clock: MockClock
+) -> None:
+    with pytest.raises(ValueError, match="flight_recorder_size: 10: expected 0, or at least"):
+        KubeletConfig(root_dir=tmp_path, flight_recorder_size=10)
+    for size in (0, 1 << 20):
+        root = tmp_path / str(size)
+        config = KubeletConfig(root_dir=root, flight_recorder_size=size)
+        async with open_kubelet(config, world=fake_world(fake_runtime, config)) as kubelet:
+            async with kubelet.run_pod(pod()) as running:
+                await running.wait_ready()
+        assert (root / "recorder").exists() is bool(size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,48 @@ def secret(name: str, **values: str) -> Secret:
 def sent(world: World, method: str) -> CsiCall:
     (found,) = [call for call in world.rules.log if call.method == method]
     return found
+
+
+class Notes:
+    """Keeps what it is told of a driver's calls."""
+
+    def __init__(self) -> None:
+        self.begun: list[tuple[str, tuple[object, ...]]] = []
+        self.ended: list[tuple[str, str]] = []
+
+    def begin(
+        self, operation: str, args: Sequence[object]
+    ) -> Callable[[BaseException | None], None]:
+        self.begun.append((operation, tuple(args)))
+        return lambda error: self.ended.append((operation, type(error).__name__))
+
+
+async def test_calls_are_noted_with_their_ends_and_without_secrets(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    notes = Notes()
+    world = World(tmp_path, notes=notes)
+    reference = SecretReference(name="stage", namespace="default")
+    world.objects.put(
+        *persistent(attributes={"token": "planted"}, nodeStageSecretRef=reference),
+        secret("stage", key="planted"),
+    )
+    world.driver.faults.add(CsiFaultKind.ERROR, calls.STAGE, times=1)
+    async with world.running():
+        await world.volumes.mount(pod_of(A, claimed()))
+        await world.volumes.unmount(A)
+    names = [name for name, _ in notes.begun]
+    assert names == [
+        *("NodeStageVolume", "NodeStageVolume", "NodePublishVolume"),
+        *("NodeUnpublishVolume", "NodeUnstageVolume"),
+    ]
+    assert notes.ended[0] == ("NodeStageVolume", "CsiCallError")
+    assert notes.ended[1:] == [(name, "NoneType") for name in names[1:]]
+    driver, handle, *paths = notes.begun[2][1]
+    assert (driver, handle) == (DRIVER, "vol-1")
+    assert paths
+    assert all(str(path).startswith(str(tmp_path)) for path in paths)
+    assert "planted" not in str(notes.begun)
 
 
 async def test_a_volume_is_asked_for_as_its_objects_say(

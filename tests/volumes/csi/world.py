@@ -44,6 +44,7 @@ from kubelet_trio.testing.mounts import FakeMounter
 from kubelet_trio.volumes import Issuers, NodeFacts, VolumeManager
 from kubelet_trio.volumes.attaching import VolumesInUse
 from kubelet_trio.volumes.csi import Attachments, CsiServices, Driver
+from kubelet_trio.volumes.csi.types import CallNotes
 from kubelet_trio.volumes.expansion import ClaimStatus, NoClaimStatus, VolumeGrowth
 from kubelet_trio.volumes.labels import VolumeLabels
 from kubelet_trio.volumes.selinux import SELinuxContext
@@ -117,6 +118,7 @@ class World:
     claims: ClaimStatus = field(default_factory=NoClaimStatus)
     offload: Offload = inline_offload  # of the driver's volumes
     name: str = DRIVER
+    notes: CallNotes | None = None  # is told of the driver's calls
     selinux: SELinuxContext | None = None  # the host's label of containers' files; None: off
 
     def __post_init__(self) -> None:
@@ -152,6 +154,7 @@ class World:
             connect=lambda _: Channel(self._dial),
             install=self.install,
             devices=self.devices,
+            notes=self.notes,
         )
         labels = VolumeLabels(self.meter, inline_offload, default=lambda: self.selinux)
         self.volumes = VolumeManager(
