@@ -13,13 +13,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kubelet_trio.cri import RuntimeCallError
+from kubelet_trio.cri import RuntimeCallError, RuntimeTimeoutError, RuntimeUnavailableError
 from kubelet_trio.replay.recorded import LISTS, Life, Reading
 
 # Seconds in which the recorded agent has asked after a change.
 _SOON = 15.0
 # Seconds around a list that failed in which another one fails.
 _FAILS_FOR = 0.6
+_NO_ANSWER = (RuntimeUnavailableError, RuntimeTimeoutError)
 _STATUS = {"list_containers": "container_status", "list_pod_sandboxes": "pod_sandbox_status"}
 
 
@@ -34,7 +35,13 @@ class Versions:
         self.readings.append(reading)
         self.times.append(reading.at)
 
-    def at(self, now: float, touched: float = -math.inf, before: float = math.inf) -> int | None:
+    def at(
+        self,
+        now: float,
+        touched: float = -math.inf,
+        before: float = math.inf,
+        horizon: float = math.inf,
+    ) -> int | None:
         """Return the index of the reading that holds at a time; None if there is none.
 
         Args:
@@ -42,6 +49,7 @@ class Versions:
             touched: when the thing has changed last, as far as is known.
             before: the place among all entries of the next call that changes it, and that the
                 replayed agent has not made: later readings may show that.
+            horizon: the latest reading that the recorded agent may have made at once.
         """
         end = bisect_left(self.readings, before, key=lambda reading: reading.order)
         last = min(bisect_right(self.times, now), end) - 1
@@ -50,7 +58,7 @@ class Versions:
             return following
         if self.times[last] >= touched or following is None:
             return last
-        return following if self.times[following] <= now + _SOON else last
+        return following if self.times[following] <= min(now + _SOON, horizon) else last
 
 
 @dataclass(slots=True, eq=False)
@@ -70,10 +78,16 @@ class Observed:
     sandboxes: dict[str, ObjectHistory] = field(default_factory=dict)
     others: dict[tuple[str, str], Versions] = field(default_factory=dict)
     failures: dict[tuple[str, str], list[Reading]] = field(default_factory=dict)  # of lists
+    outages: list[float] = field(default_factory=list)  # when the runtime did not answer
 
     def objects(self, method: str) -> dict[str, ObjectHistory]:
         """Return the objects that a list, or a status, is about."""
         return self.containers if "container" in method else self.sandboxes
+
+    def horizon(self, now: float) -> float:
+        """Return until when the recorded agent could ask: the runtime was away then."""
+        index = bisect_left(self.outages, now - _FAILS_FOR)
+        return self.outages[index] if index < len(self.outages) else math.inf
 
     def failure(self, method: str, name: str, now: float) -> RuntimeCallError | None:
         """Return the error of a list at a time; each failed list was recorded."""
@@ -91,6 +105,7 @@ def observe(life: Life) -> Observed:
     found = Observed()
     made = {c.ok for c in life.calls if c.method in ("create_container", "run_pod_sandbox")}
     for (method, name), readings in life.readings.items():
+        found.outages += [r.at for r in readings if isinstance(r.error, _NO_ANSWER)]
         objects = found.objects(method)
         if method in LISTS:
             _add_lists(found, method, name, readings, made)
@@ -101,6 +116,7 @@ def observe(life: Life) -> Observed:
             versions = found.others.setdefault((method, name), Versions())
             for reading in readings:
                 versions.add(reading)
+    found.outages.sort()
     for objects in (found.containers, found.sandboxes):
         for object_id, history in objects.items():
             history.listed = _sorted(history.listed)

@@ -328,14 +328,15 @@ class ReplayRuntime:
     def _newest(self, object_id: str, history: ObjectHistory) -> int | None:
         now, touched = trio.current_time(), self._changed_at(object_id)
         before = self.ledger.next_change(object_id)
-        newest = history.statuses.at(now, touched, before)
+        horizon = self._observed.horizon(now)
+        newest = history.statuses.at(now, touched, before, horizon)
         listed = history.listed.at(now, touched, before)
         if newest is None or listed is None:
             return newest
         shown, told = history.listed.readings[listed], history.statuses.readings[newest]
         # A list may have shown the change that the next status has.
         if told.at < shown.at <= now and _state(shown.ok) != _state(told.ok):
-            return history.statuses.at(now, shown.at, before)
+            return history.statuses.at(now, shown.at, before, horizon)
         return newest
 
     def _changed_at(self, object_id: str) -> float:
@@ -400,7 +401,8 @@ class ReplayRuntime:
     def _entry(self, object_id: str, history: ObjectHistory, kind: type[E]) -> E | None:
         """Return an object as a list has it, with the newest state."""
         now, touched = trio.current_time(), self._changed_at(object_id)
-        index = history.listed.at(now, touched, self.ledger.next_change(object_id))
+        before, horizon = self.ledger.next_change(object_id), self._observed.horizon(now)
+        index = history.listed.at(now, touched, before, horizon)
         content = history.listed.readings[index].ok if index is not None else None
         entry = self._made_from.get(object_id) if content is None else read_message(kind, content)
         if entry is None:

@@ -85,14 +85,22 @@ def test_kills_of_the_agent(tmp_path: Path) -> None:
     assert replayed(tmp_path, story) == 4
 
 
-def test_a_runtime_that_goes_down_and_containers_that_die(tmp_path: Path) -> None:
+def test_a_runtime_that_goes_down(tmp_path: Path) -> None:
     def story(world: World) -> None:
-        world.write("alpha", Wish(("run",), sidecar=True))
+        world.write("alpha", Wish(("run",)))
         world.run.sleep(1.5)
         world.run.call(world.runtime.go_down)
         world.run.sleep(7)
         world.run.call(world.runtime.restart)
         world.run.sleep(10)
+
+    assert replayed(tmp_path, story) == 1
+
+
+def test_containers_and_a_sandbox_that_die(tmp_path: Path) -> None:
+    def story(world: World) -> None:
+        world.write("alpha", Wish(("run",), sidecar=True))
+        world.run.sleep(5)
         for _ in range(3):
             for container in world.runtime.alive():
                 world.run.call(world.runtime.kill, container.id, 1)
