@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+import structlog
 import trio
 import trio.lowlevel
 from trio.testing import MockClock
@@ -269,3 +270,21 @@ async def test_a_bug_is_not_lost_with_the_asker(autojump_clock: MockClock) -> No
 
 def test_messages_of_a_request_are_made_from_nothing() -> None:
     assert arguments(METHODS["image_status"]) == [v1.ImageSpec()]
+
+
+async def test_what_is_logged_in_a_call_names_the_pod_of_its_asker(
+    autojump_clock: MockClock,
+) -> None:
+    """Although the call is carried out in a task of `runtime/calls`, and outlives who asked."""
+    case, told = Case(), list[object]()
+
+    class Told(list[str]):
+        def append(self, name: str) -> None:
+            told.append(structlog.contextvars.get_contextvars().get("pod"))
+
+    case.below.begun, case.below.done = Told(), Told()
+    async with case.running():
+        with structlog.contextvars.bound_contextvars(pod="prod/web"), trio.move_on_after(1):
+            await case.runtime.stop_container(C, 30)
+        await trio.sleep(5)
+    assert told == ["prod/web", "prod/web"]
