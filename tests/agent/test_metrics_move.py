@@ -541,6 +541,8 @@ ELSEWHERE = {
     "kubelet_imagemanager_ondisk_pulledrecords": "tests/credentials/test_image_access.py",
     "kubelet_imagemanager_ondisk_pullintents": "tests/credentials/test_image_access.py",
     "kubelet_pleg_pod_relist_duration_seconds": "tests/pleg/test_exits_are_known.py",
+    "kubelet_trio_spans_dropped_total": "tests/tracing/test_sender.py",
+    "kubelet_trio_spans_exported_total": "tests/tracing/test_sender.py",
     "kubelet_volume_metric_collection_duration_seconds": "tests/stats/test_volumes.py",
     "kubernetes_feature_enabled": "tests/agent/test_metrics.py",
     "process_network_receive_bytes_total": "tests/stats/test_process.py",

@@ -13,10 +13,11 @@ from trio.testing import MockClock
 from kubelet_trio.supervision import Supervisor
 from kubelet_trio.tracing import span
 from kubelet_trio.tracing.queue import BATCH, CAPACITY, DELAY
-from kubelet_trio.tracing.sender import EXPORTED, FLUSH_LIMIT
+from kubelet_trio.tracing.sender import FLUSH_LIMIT
 from tests.tracing.traces import Traced, traced
 
 DROPPED = "kubelet_trio_spans_dropped_total"
+EXPORTED = "kubelet_trio_spans_exported_total"
 
 
 @asynccontextmanager
