@@ -1,20 +1,30 @@
-"""`replay` prints the decisions of a recording, and tells by its exit code whether they are the same."""
+"""`replay` prints the decisions of a recording, and exits with 1 if they are others now."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 import trio
 from click.testing import CliRunner
 
 from kubelet_trio.agent import Agent
-from kubelet_trio.cli import main
+from kubelet_trio.cli.main import cli as main
 from kubelet_trio.cli.replay import divergence_lines
 from kubelet_trio.replay import Divergence
 from tests.agent.node import Node, make_pod
 from tests.replay.recordings import record
+
+
+@pytest.fixture(autouse=True)
+def logging() -> Iterator[None]:
+    """Restore the log, which the command turns off."""
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
 
 
 @pytest.fixture
