@@ -163,9 +163,10 @@ def test_shared_methods_are_those_that_were_generated(
     assert replace(x, hidden=1) == x
     if frozen:
         assert hash(x) == hash(replace(x, hidden=1))
-        for change in (lambda: setattr(x, "hidden", 2), lambda: delattr(x, "hidden")):
-            with pytest.raises(FrozenInstanceError, match="field 'hidden'"):
-                change()
+        with pytest.raises(FrozenInstanceError, match="assign to field 'hidden'"):
+            x.hidden = 2
+        with pytest.raises(FrozenInstanceError, match="delete field 'hidden'"):
+            del x.hidden
     else:
         with pytest.raises(TypeError):
             hash(x)
