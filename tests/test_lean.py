@@ -151,9 +151,9 @@ def test_shared_methods_are_those_that_were_generated(
     names = ["a", "b", "c", "d"][:count]
     hidden = [("hidden", int, field(default=0, repr=False, compare=False))]
     made = [(name, object) for name in names]
-    real, lean = (
-        make_dataclass("Made", [*made, *hidden], frozen=frozen, slots=slots) for _ in range(2)
-    )
+    make: Any = make_dataclass  # whose classes mypy does not know
+    both = [make("Made", [*made, *hidden], frozen=frozen, slots=slots) for _ in range(2)]
+    real, lean = both
     share_methods(lean)
     a, b = real(*left[:count]), real(*right[:count])
     x, y = lean(*left[:count]), lean(*right[:count])
@@ -163,9 +163,10 @@ def test_shared_methods_are_those_that_were_generated(
     assert replace(x, hidden=1) == x
     if frozen:
         assert hash(x) == hash(replace(x, hidden=1))
-        for change in (lambda: setattr(x, "hidden", 2), lambda: delattr(x, "hidden")):
-            with pytest.raises(FrozenInstanceError, match="field 'hidden'"):
-                change()
+        with pytest.raises(FrozenInstanceError, match="assign to field 'hidden'"):
+            x.hidden = 2
+        with pytest.raises(FrozenInstanceError, match="delete field 'hidden'"):
+            del x.hidden
     else:
         with pytest.raises(TypeError):
             hash(x)

@@ -9,8 +9,7 @@ Reading calls give what the runtime had at the time (see `observed`).
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
 from zlib import crc32
@@ -20,14 +19,13 @@ import trio
 from kubelet_trio.cri import (
     ExecResult,
     Listing,
-    LocalStreams,
     RuntimeObjectNotFoundError,
     RuntimeUnavailableError,
-    UnsupportedCallError,
     v1,
 )
 from kubelet_trio.model import ContainerId, PodUid, SandboxId
 from kubelet_trio.recorder import read_message
+from kubelet_trio.replay.absent import AbsentCalls
 from kubelet_trio.replay.journal import Journal
 from kubelet_trio.replay.matching import FREE, Ledger, Owners, Subject, tolerance_of
 from kubelet_trio.replay.observed import ObjectHistory, Observed
@@ -42,7 +40,7 @@ M = TypeVar("M")
 E = TypeVar("E", v1.PodSandbox, v1.Container)
 
 
-class ReplayRuntime:
+class ReplayRuntime(AbsentCalls):
     """A `cri.Runtime` of one recorded life. `ledger` has the calls that are left."""
 
     def __init__(
@@ -465,48 +463,8 @@ class ReplayRuntime:
         entries = content.get("entries", ()) if isinstance(content, dict) else content
         return [read_message(v1.Image, each) for each in entries or ()]
 
-    async def image_fs_info(self) -> v1.ImageFsInfoResponse:
-        # Of disks that the replay does not have: what they were full of is no input of it.
-        await trio.lowlevel.checkpoint()
-        return v1.ImageFsInfoResponse()
-
     async def sandbox_image(self) -> str:
         return str(await self._read("sandbox_image") or "")
-
-    async def list_container_stats(
-        self, uid: PodUid | None = None, *, layers_only: bool = False
-    ) -> list[v1.ContainerStats]:
-        await trio.lowlevel.checkpoint()
-        return []
-
-    async def list_metric_descriptors(self) -> list[v1.MetricDescriptor]:
-        raise UnsupportedCallError("ListMetricDescriptors", _NOT_HERE)
-
-    async def list_pod_sandbox_metrics(self) -> list[v1.PodSandboxMetrics]:
-        raise UnsupportedCallError("ListPodSandboxMetrics", _NOT_HERE)
-
-    # Streams: nobody is connected to a replay
-
-    @property
-    def local_streams(self) -> LocalStreams | None:
-        return None
-
-    @asynccontextmanager
-    async def container_events(self) -> AsyncIterator[AsyncIterator[v1.ContainerEventResponse]]:
-        raise UnsupportedCallError("GetContainerEvents", _NOT_HERE)
-        yield
-
-    async def exec_url(self, request: v1.ExecRequest) -> str:
-        raise UnsupportedCallError("Exec", _NOT_HERE)
-
-    async def attach_url(self, request: v1.AttachRequest) -> str:
-        raise UnsupportedCallError("Attach", _NOT_HERE)
-
-    async def port_forward_url(self, sandbox_id: SandboxId, ports: Sequence[int]) -> str:
-        raise UnsupportedCallError("PortForward", _NOT_HERE)
-
-
-_NOT_HERE = "a replay does not have it"
 
 
 def touch_log(path: Path) -> None:
