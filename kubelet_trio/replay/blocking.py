@@ -96,8 +96,8 @@ class ReplayOffload:
             return
         try:
             trio.from_thread.run(self._sleep, work, until, trio_token=token)
-        except (trio.RunFinishedError, trio.Cancelled) as exc:  # noqa: ASYNC104  # no task
-            raise TimeoutError("the replay has ended") from exc
+        except (trio.RunFinishedError, trio.Cancelled) as exc:
+            raise TimeoutError("the replay has ended") from exc  # noqa: ASYNC104  # a thread
         if self._closed.is_set():
             raise TimeoutError("the replay ends")
 
