@@ -40,6 +40,7 @@ ELSEWHERE = {
     ("docs/packages.md", "scripts/build-zipapp"): "tests/containerd/test_zipapp.py",
     ("docs/packages.md", "scripts/build-image"): "tests/containerd/test_image.py",
     ("docs/replay.md", "from kubelet_trio.replay"): "tests/replay/test_incidents.py",
+    ("docs/metrics.md", "max by (node, UUID)"): "needs a GPU and its exporter",
     ("docs/process-runtime.md", "metadata:\n  annotations"): "a part of a manifest",
     ("docs/tracing.md", "receivers:"): "a collector is in no package registry",
     ("docs/rootless.md", "mkdir -p ~/.config"): "tests/containerd/test_rootless.py",

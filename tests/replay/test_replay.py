@@ -159,7 +159,8 @@ def test_a_volume_with_objects_of_the_api(node: Node) -> None:
     spec = pods.spec
     assert spec is not None
 
-    (volume,) = spec.volumes or ()
+    assert spec.volumes is not None
+    (volume,) = spec.volumes
     assert volume.hostPath is not None
     root = msgspec.structs.replace(volume.hostPath, path="/")
     changed = msgspec.structs.replace(volume, hostPath=root)
