@@ -12,7 +12,7 @@ import trio
 class Bell:
     """Any code in the Trio thread may ring it; one task waits for it."""
 
-    # The event exists only during a wait: every pod has several bells, and an event is 500 bytes.
+    # The event exists only from a wait on: every pod has several bells, and an event is 500 bytes.
     __slots__ = ("_is_rung", "_waiting")
 
     def __init__(self) -> None:
@@ -24,6 +24,7 @@ class Bell:
         self._is_rung = True
         if self._waiting is not None:
             self._waiting.set()
+            self._waiting = None
 
     def clear(self) -> None:
         """Forget earlier rings: the caller is about to read what they announced."""
@@ -34,10 +35,9 @@ class Bell:
         if self._is_rung:
             await trio.lowlevel.checkpoint()
         else:
-            self._waiting = trio.Event()
-            try:
-                await self._waiting.wait()
-            finally:
-                self._waiting = None
+            # A cancelled waiter leaves its event to the next: that may wait already.
+            if self._waiting is None:
+                self._waiting = trio.Event()
+            await self._waiting.wait()
         # Before the caller reads the state: a ring during that read must not be lost.
         self._is_rung = False

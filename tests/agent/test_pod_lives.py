@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import msgspec
 import pytest
@@ -12,11 +14,14 @@ import trio
 from trio.testing import MockClock
 
 from kubelet_trio.cri import RuntimeCallError, RuntimeUnavailableError
-from kubelet_trio.model import metadata, pod_uid
+from kubelet_trio.model import Offload, Purpose, inline_offload, metadata, pod_uid
 from kubelet_trio.pods.plan import BackOffPolicy, plan_pod
 from kubelet_trio.supervision import ChildState
-from kubelet_trio.testing import FaultKind
+from kubelet_trio.testing import FakeExec, FaultKind
 from tests.agent.node import Node, make_pod, ready
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -67,6 +72,35 @@ async def test_a_pods_life_costs_few_runtime_calls(node: Node, autojump_clock: M
             "StopPodSandbox",
             "RemovePodSandbox",  # takes its containers along
         ]
+
+
+class SlowRecords:
+    """A disk on which each write of a pod's record takes its time, and may be left."""
+
+    async def __call__(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await inline_offload(fn, *args, **kwargs)
+
+    def of(self, purpose: Purpose) -> Offload:
+        return self._write if purpose is Purpose.RECORDS else inline_offload
+
+    async def _write(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        await trio.sleep(0.3)
+        return await inline_offload(fn, *args, **kwargs)
+
+
+@pytest.mark.parametrize("hook_takes", [2.5 + 0.1 * step for step in range(12)])
+async def test_a_start_that_ends_while_its_sandbox_is_being_shown_is_told(
+    node: Node, autojump_clock: MockClock, hook_takes: float
+) -> None:
+    node.offload = SlowRecords()
+    node.runtime.on_exec = lambda _container, _command: FakeExec(takes=hook_takes)
+    pod = make_pod(
+        containers="- {name: web, image: web, imagePullPolicy: IfNotPresent, "
+        "lifecycle: {postStart: {exec: {command: [warm-up]}}}}"
+    )
+    async with node.running(pod):
+        await trio.sleep(10)
+        assert ready(node.status(pod))
 
 
 async def test_an_edit_that_changes_no_status_is_told(

@@ -47,3 +47,27 @@ async def test_a_waiter_hears_a_ring_after_somebody_cleared(nursery: trio.Nurser
     bell.ring()
     await wait_all_tasks_blocked()
     assert heard.is_set()
+
+
+async def test_a_waiter_hears_a_ring_after_another_one_was_cancelled(
+    nursery: trio.Nursery,
+) -> None:
+    bell, heard, first = Bell(), trio.Event(), trio.CancelScope()
+
+    async def leave() -> None:
+        with first:
+            await bell.wait_ring()
+
+    async def wait() -> None:
+        await bell.wait_ring()
+        heard.set()
+
+    nursery.start_soon(leave)
+    await wait_all_tasks_blocked()
+    nursery.start_soon(wait)
+    await wait_all_tasks_blocked()
+    first.cancel()
+    await wait_all_tasks_blocked()
+    bell.ring()
+    await wait_all_tasks_blocked()
+    assert heard.is_set()

@@ -69,7 +69,8 @@ class PodReporter:
         self._record = record
         self._allocation = allocation
         self._status: PodStatus | None = record.pod.status if record is not None else None
-        self._shown: Pod | None = None  # as last published
+        # As last published. Not `_status`: a publication may be cancelled while it is recorded.
+        self._shown: tuple[Pod, PodStatus] | None = None
         self._messages: dict[ContainerId, str] = {}
         self._endings = Endings(services.meter, services.started_at)
         self._pre_stopped = record.pre_stopped if record is not None else ()
@@ -147,13 +148,12 @@ class PodReporter:
             )
             status = pod_status(pod, observed, given)
             self._emit_back_offs(pod, waiting or {})
-            # An edit of labels changes no status, but must be shown too.
-            is_new = status != self._status or pod is not self._shown
             self._status = status
             # Recorded first: an agent killed in between must not take back what it published. So is
             # the admission before anything runs: a restarted agent does not decide on it again.
             await self._try_write(pod, request)
-            if is_new:
+            # An edit of labels changes no status, but must be shown too.
+            if self._shown is None or self._shown[0] is not pod or self._shown[1] != status:
                 self._put(pod, status, request)
 
     def _emit_back_offs(self, pod: Pod, waiting: Mapping[str, WaitingReason]) -> None:
@@ -337,7 +337,7 @@ class PodReporter:
         self.problem = ""
 
     def _put(self, pod: Pod, status: PodStatus, request: TerminationRequest | None) -> None:
-        self._shown = pod
+        self._shown = pod, status
         shown = msgspec.structs.replace(pod, status=status)
         if request is not None and request.reason is EndReason.DELETED:
             shown = _marked_deleted(shown, request)
