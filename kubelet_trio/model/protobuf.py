@@ -269,13 +269,18 @@ _CONVERTERS: dict[str, _Convert] = {
 }
 
 
+_set = object.__setattr__  # past betterproto2's own, for a time that shows
+
+
 def _new(message_type: Any, leave_out: frozenset[str]) -> tuple[Any, dict[int, _Field]]:
     """Return an empty message, and the fields of its type, by number."""
     plan = _plan_of(message_type, leave_out)
     message = message_type.__new__(message_type)
-    message.__dict__.update(plan.constants)
+    # One by one: so the message shares its keys with others of its class.
+    for name, value in plan.constants.items():
+        _set(message, name, value)
     for name, make in plan.fresh:
-        message.__dict__[name] = make()
+        _set(message, name, make())
     return message, plan.fields
 
 

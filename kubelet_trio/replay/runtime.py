@@ -97,8 +97,12 @@ class ReplayRuntime(AbsentCalls):
         return call
 
     async def _refuse(self, subject: Subject, now: float) -> None:
-        """Diverge by a call that was not recorded, and hang; what comes after the end does not."""
-        if now <= self._life.end - 0.001:
+        """Diverge by a call that was not recorded, and hang.
+
+        Just before the end of the recording it does not diverge: the recorded agent, whose steps
+        take time, may have made the call when nothing was recorded any more.
+        """
+        if now <= self._life.end - tolerance_of(subject.method, self._tolerance):
             self._journal.diverge(now, subject.owner.uid, "nothing of the kind", subject.words)
         await self._wait(math.inf, subject)
 

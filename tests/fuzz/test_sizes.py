@@ -136,6 +136,7 @@ MORE: dict[str, float] = {
     "credential providers": 512,
     "credential providers in YAML": 256,
     # An empty message is a byte or two, and an object of the runtime's answer: 16 MiB at most come.
+    "CRI answer to ImageFsInfo": 128,
     "CRI answer to ListContainerStats": 256,
     "CRI answer to ListImages": 256,
 }
