@@ -26,8 +26,8 @@ log = get_logger()
 
 DIRECTORY = "recorder"  # below the root directory
 INTERVAL = 0.5  # s between two batches
-MOST_NOTES = 20_000  # that wait for a batch; more are lost
-_SOON = 2000  # notes that do not wait for the interval
+MOST_NOTES = 4000  # that wait for a batch: up to some 10 MB of messages; more are lost
+_SOON = 1000  # notes that do not wait for the interval
 END_LIMIT = 2.0  # s for the last batch
 _JUMP = 1.0  # s by which the wall clock differs from the monotonic one: it was set
 
