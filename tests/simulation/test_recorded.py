@@ -97,7 +97,7 @@ def test_a_runtime_that_goes_down(tmp_path: Path) -> None:
     assert replayed(tmp_path, story) == 1
 
 
-def test_containers_and_a_sandbox_that_die(tmp_path: Path) -> None:
+def test_containers_that_die(tmp_path: Path) -> None:
     def story(world: World) -> None:
         world.write("alpha", Wish(("run",), sidecar=True))
         world.run.sleep(5)
@@ -105,8 +105,6 @@ def test_containers_and_a_sandbox_that_die(tmp_path: Path) -> None:
             for container in world.runtime.alive():
                 world.run.call(world.runtime.kill, container.id, 1)
             world.run.sleep(7)
-        for sandbox in list(world.runtime.sandboxes):
-            world.run.call(world.runtime.kill_sandbox, sandbox)
         world.run.sleep(30)
 
     assert replayed(tmp_path, story) == 1
