@@ -6,11 +6,13 @@ import operator
 import re
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lightkube.models.core_v1 import EnvVar
 
 from kubelet_trio.containers import ContainerConfigError, container_env, expand_from, parse_env_file
+from kubelet_trio.recorder.masks import mask_bytes, mask_text
 from kubelet_trio.volumes.host.flex_driver import FlexDriver, _answer
 from kubelet_trio.volumes.host.format import disk_format
 from kubelet_trio.volumes.host.iscsi import _iface_parameters, _transport
@@ -41,6 +43,10 @@ def _chained(n: int) -> list[EnvVar]:
 
 def _independent(n: int) -> list[EnvVar]:
     return [EnvVar(f"V{i}", value="$(NONE) $$(V1) $") for i in range(n)]
+
+
+def _after(head: Any, shape: Any, n: int) -> Any:
+    return head + shape * n
 
 
 class _Tools:
@@ -96,6 +102,17 @@ PARSERS = [
             ("mountinfo", parse_mountinfo, (_MOUNT, "\\040", " ", "\n", " - ")),
         )
         for shape in shapes
+    ),
+    *(
+        Parser(f"secrets in a text of {shape!r}", mask_text, partial(_after, "=", shape))
+        for shape in ("a", "pass", "pass=", "pass=x ", 'pass="', "pass='", "-.", " ", "bearer ")
+    ),
+    *(
+        Parser(f"secrets in JSON of {shape!r}", mask_bytes, partial(_after, b"://eyJ", shape))
+        for shape in (
+            *(b"a", b"a://b", b"-eyJaaaaaaaaa", b"eyJaaaaaaaaa.", b"Bearer ", b" "),
+            *(b"-----BEGIN PRIVATE KEY-----", b"-----BEGIN A "),
+        )
     ),
     Parser("FlexVolume driver, a message", _flex, lambda n: f'{{"message": "{"x" * n}"}}'),
     Parser("environment, independent", _environment, _independent),

@@ -48,18 +48,23 @@ _NAMES = (
 _SECRET_NAME = re.compile(_NAMES, re.IGNORECASE)
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
-# `--db-password=x`, `TOKEN: x`, `password="x y"` within a text.
+# `--db-password=x`, `TOKEN: x`, `password="x y"` within a text: the name with its sign, the value.
+# Each expression begins only where a word does, and gives nothing back (`++`): these are the texts
+# of pods, and what is tried again would take the square of their length.
+_NAMED = re.compile(r"""(?<![\w.-])[\w.-]++["']?\s*+[=:]\s*+""")
 _ASSIGNED = re.compile(
-    r"""([\w.-]*(?:pass|pwd|secret|token|credential|[_.-]?key|private|auth|cookie|dsn)[\w.-]*"""
-    r"""["']?\s*[=:]\s*)("[^"]*"|'[^']*'|(?:(?:bearer|basic)\s+)?[^\s"',;&]+)""",
-    re.IGNORECASE,
+    r"pass|pwd|secret|token|credential|[_.-]?key|private|auth|cookie|dsn", re.IGNORECASE
+)
+_VALUE_OF = re.compile(
+    r""""[^"]*+"?|'[^']*+'?|(?:(?:bearer|basic)\s++)?[^\s"',;&]++""", re.IGNORECASE
 )
 # In encoded JSON: quotes end a value, and line breaks are `\n`.
 _ANYWHERE = re.compile(
-    rb"""(?P<url>[a-zA-Z][a-zA-Z0-9+.-]*://)[^/\s"\\@?#]+@"""
-    rb"""|-----BEGIN [A-Z ]*PRIVATE KEY-----[^"]*?(?:-----END [A-Z ]*PRIVATE KEY-----|(?="))"""
-    rb"""|(?P<scheme>\b(?:[Bb]earer|[Bb]asic) +)[A-Za-z0-9+/=._~-]{8,}"""
-    rb"""|\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*"""
+    rb"""(?P<url>(?<![a-zA-Z0-9+.-])[a-zA-Z0-9+.-]++://)[^/\s"\\@?#]++@"""
+    rb"""|-----BEGIN (?:[A-Z]{1,20} ){0,3}PRIVATE KEY-----"""
+    rb"""[^"]*?(?:-----END (?:[A-Z]{1,20} ){0,3}PRIVATE KEY-----|(?=")|\Z)"""
+    rb"""|(?P<scheme>\b(?:[Bb]earer|[Bb]asic) ++)[A-Za-z0-9+/=._~-]{8,}+"""
+    rb"""|(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]++\.[A-Za-z0-9_-]*+"""
 )
 # A quick look: most bodies have none of them.
 _HINTS = (b"://", b"PRIVATE KEY", b"earer ", b"asic ", b"eyJ")
@@ -74,7 +79,15 @@ def mask_text(text: str) -> str:
     """Return a text without what is assigned to names that look like secrets."""
     if "=" not in text and ":" not in text:
         return text
-    return _ASSIGNED.sub(lambda found: found[1] + LEFT_OUT, text)
+    parts, done = [], 0
+    for named in _NAMED.finditer(text):
+        # A name within a value that was left out is none.
+        if named.start() >= done and _ASSIGNED.search(named[0]):
+            value = _VALUE_OF.match(text, named.end())
+            if value is not None:
+                parts += (text[done : named.end()], LEFT_OUT)
+                done = value.end()
+    return "".join((*parts, text[done:]))
 
 
 def mask_bytes(body: bytes) -> bytes:
