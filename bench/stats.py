@@ -20,7 +20,7 @@ import click
 import trio
 
 from kubelet_trio.cri import v1
-from kubelet_trio.cri.remote.runtime import parse_stats
+from kubelet_trio.cri.remote.translate import parse_stats
 from kubelet_trio.model import PodUid, SystemClock, thread_offload
 from kubelet_trio.stats import ContainerSubject, PodSubject, StatsProvider, StatsSettings
 from kubelet_trio.testing import FakeRuntime

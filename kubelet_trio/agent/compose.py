@@ -250,6 +250,13 @@ def _static_sources(setup: Setup, runtime: RuntimeParts, reports: Reports) -> tu
     return tuple(AdoptingSource(source, adopter) for source in seams.sources)
 
 
+def _known_node(setup: Setup) -> Callable[[], Node | None]:
+    """Return what reads the node's object, as the API server has it."""
+    cluster, taps = setup.cluster, setup.taps
+    known: Callable[[], Node | None] = cluster.known_node if cluster is not None else lambda: None
+    return known if taps is None else taps.known_node(known)
+
+
 def _make_pods(
     setup: Setup,
     runtime: RuntimeParts,
@@ -258,16 +265,11 @@ def _make_pods(
     records: Mapping[PodUid, PodRecord],
 ) -> PodParts:
     settings, seams, links, cluster = setup.settings, setup.seams, setup.links, setup.cluster
-    known_node: Callable[[], Node | None] = (
-        cluster.known_node if cluster is not None else lambda: None
-    )
-    if setup.taps is not None:
-        known_node = setup.taps.known_node(known_node)
     admission = NodeAdmission(
         settings.admission,
         runtime.node,
         runtime.health.state,
-        known_node,
+        _known_node(setup),
         links.pressure,
         links.is_shutting_down,
         settings.managers,

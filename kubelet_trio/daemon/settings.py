@@ -132,12 +132,7 @@ def agent_settings(
         volume_health=config.feature_gates.get("CSIVolumeHealth", False),
         stats_from_runtime=config.feature_gates.get("PodAndContainerStatsFromCRI", False),
         gates=partial(gate_values, config.feature_gates),
-        log_rotation=LogRotationPolicy(
-            max_size=to_units(parse_quantity(config.container_log_max_size)),
-            max_files=config.container_log_max_files,
-            max_workers=config.container_log_max_workers,
-            interval=config.container_log_monitor_interval,
-        ),
+        log_rotation=_log_rotation(config),
         container_gc=ContainerPolicy(
             min_age=flags.minimum_container_ttl_duration,
             max_per_container=flags.maximum_dead_containers_per_container,
@@ -168,6 +163,15 @@ def agent_settings(
         sockets=node_socket_settings(config),
         notes=settings.notes,
         recorder_size=to_units(parse_quantity(config.flight_recorder_size)),
+    )
+
+
+def _log_rotation(config: KubeletConfiguration) -> LogRotationPolicy:
+    return LogRotationPolicy(
+        max_size=to_units(parse_quantity(config.container_log_max_size)),
+        max_files=config.container_log_max_files,
+        max_workers=config.container_log_max_workers,
+        interval=config.container_log_monitor_interval,
     )
 
 

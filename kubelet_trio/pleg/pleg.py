@@ -81,19 +81,10 @@ class Pleg:
         )
         self._watchers = ExitWatchers(exit_waiter, self._state, self._recheck, is_stopping)
         self._inspector = Inspector(runtime, self._state, self._watchers.is_guarded, owns)
-        self._relister = Relister(
-            runtime,
-            self._state,
-            self._inspector,
-            self._period,
-            owns,
-            meter=meter,
-            on_recovered=recovered,
-        )
+        parts = runtime, self._state, self._inspector
+        self._relister = Relister(*parts, self._period, owns, meter=meter, on_recovered=recovered)
         self._listener = EventListener(
-            runtime,
-            self._state,
-            self._inspector,
+            *parts,
             is_guarded=self._watchers.is_guarded,
             relist_soon=self._relister.relist_soon,
             on_live=self._recheck,

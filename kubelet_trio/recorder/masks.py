@@ -79,7 +79,8 @@ def mask_text(text: str) -> str:
     """Return a text without what is assigned to names that look like secrets."""
     if "=" not in text and ":" not in text:
         return text
-    parts, done = [], 0
+    parts: list[str] = []
+    done = 0
     for named in _NAMED.finditer(text):
         # A name within a value that was left out is none.
         if named.start() >= done and _ASSIGNED.search(named[0]):

@@ -208,3 +208,14 @@ class Ledger:
 def tolerance_of(method: str, tolerance: float) -> float:
     """Return by how many seconds a call may come earlier or later than it was recorded."""
     return max(tolerance, LOOSE_TOLERANCE) if method in LOOSE else tolerance
+
+
+_PER_STOP = 2.0  # s by which the grace period of a stop may differ
+
+
+def same_detail(recorded: Subject, decided: Subject) -> bool:
+    """Whether a call has the same detail; the grace period of a stop shrinks with the time."""
+    if recorded.method != "stop_container":
+        return recorded.detail == decided.detail
+    then, now = (int(each.detail.split()[1]) for each in (recorded, decided))
+    return abs(then - now) <= _PER_STOP

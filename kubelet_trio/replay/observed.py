@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kubelet_trio.cri import RuntimeCallError, RuntimeTimeoutError, RuntimeUnavailableError
+from kubelet_trio.cri import RuntimeCallError, RuntimeTimeoutError, RuntimeUnavailableError, v1
 from kubelet_trio.replay.recorded import LISTS, Life, Reading
 
 # Seconds in which the recorded agent has asked after a change.
@@ -199,3 +199,16 @@ def _unexplained(versions: Versions, causes: Sequence[tuple[float, float]]) -> I
     for before, at in zip(versions.times, versions.times[1:], strict=False):
         if not any(b <= at <= ended + _SOON and before <= ended for b, ended in causes):
             yield at
+
+
+def state_of(content: Mapping[str, Any] | None) -> int:
+    """Return the state of an object, from its entry in a list or its status."""
+    inside = (content or {}).get("status", content)
+    return int((inside or {}).get("state") or 0)
+
+
+def with_state(entry: v1.PodSandbox | v1.Container, state: int) -> v1.PodSandbox | v1.Container:
+    """Return an entry of a list in another state."""
+    if isinstance(entry, v1.Container):
+        return replace(entry, state=v1.ContainerState(state))
+    return replace(entry, state=v1.PodSandboxState(state))

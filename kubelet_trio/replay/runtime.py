@@ -27,14 +27,20 @@ from kubelet_trio.model import ContainerId, PodUid, SandboxId
 from kubelet_trio.recorder import read_message
 from kubelet_trio.replay.absent import AbsentCalls
 from kubelet_trio.replay.journal import Journal
-from kubelet_trio.replay.matching import FREE, Ledger, Owners, Subject, tolerance_of
-from kubelet_trio.replay.observed import ObjectHistory, Observed
+from kubelet_trio.replay.matching import (
+    FREE,
+    Ledger,
+    Owners,
+    Subject,
+    same_detail,
+    tolerance_of,
+)
+from kubelet_trio.replay.observed import ObjectHistory, Observed, state_of, with_state
 from kubelet_trio.replay.recorded import Life, RecordedCall
 
 # Above the largest PID of Linux: no process of this machine has one.
 FIRST_PID = 1 << 23
 _RUNNING = v1.ContainerState.CONTAINER_RUNNING
-_PER_STOP = 2.0  # s by which the grace period of a stop may differ
 
 M = TypeVar("M")
 E = TypeVar("E", v1.PodSandbox, v1.Container)
@@ -337,7 +343,7 @@ class ReplayRuntime(AbsentCalls):
             return newest
         shown, told = history.listed.readings[listed], history.statuses.readings[newest]
         # A list may have shown the change that the next status has.
-        if told.at < shown.at <= now and _state(shown.ok) != _state(told.ok):
+        if told.at < shown.at <= now and state_of(shown.ok) != state_of(told.ok):
             return history.statuses.at(now, shown.at, before, horizon)
         return newest
 
@@ -412,7 +418,7 @@ class ReplayRuntime(AbsentCalls):
         newest = self._newest(object_id, history)
         status = history.statuses.readings[newest].ok if newest is not None else None
         if status is not None:
-            entry = _with_state(entry, _state(status))
+            entry = with_state(entry, state_of(status))
         # `Listing`'s promise: an unchanged entry is the same object.
         shown = self._shown.get(object_id)
         if shown != entry:
@@ -480,25 +486,3 @@ def touch_log(path: Path) -> None:
 def _pod(config: v1.PodSandboxConfig) -> dict[str, Any]:
     meta = config.metadata or v1.PodSandboxMetadata()
     return {"metadata": {"uid": meta.uid, "name": meta.name, "namespace": meta.namespace}}
-
-
-def _state(content: Mapping[str, Any] | None) -> int:
-    """Return the state of an object, from its entry in a list or its status."""
-    inside = (content or {}).get("status", content)
-    return int((inside or {}).get("state") or 0)
-
-
-def _with_state(entry: v1.PodSandbox | v1.Container, state: int) -> v1.PodSandbox | v1.Container:
-    from dataclasses import replace
-
-    if isinstance(entry, v1.Container):
-        return replace(entry, state=v1.ContainerState(state))
-    return replace(entry, state=v1.PodSandboxState(state))
-
-
-def same_detail(recorded: Subject, decided: Subject) -> bool:
-    """Whether a call has the same detail; the grace period of a stop shrinks with the time."""
-    if recorded.method != "stop_container":
-        return recorded.detail == decided.detail
-    then, now = (int(each.detail.split()[1]) for each in (recorded, decided))
-    return abs(then - now) <= _PER_STOP

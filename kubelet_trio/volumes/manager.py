@@ -122,8 +122,7 @@ class VolumeManager:
         """
         self._pods_dir = root_dir / "pods"
         self._mounter = mounter
-        self._directory = PodsDirectory(self._pods_dir, mounter)
-        self._offload = offload
+        self._directory, self._offload = PodsDirectory(self._pods_dir, mounter), offload
         self._issuers = issuers or Issuers()
         self._node = facts = node or NodeFacts()
         self._labels = labels

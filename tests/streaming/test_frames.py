@@ -13,7 +13,7 @@ from trio.testing import MockClock, memory_stream_pair
 from wsproto.connection import Connection, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
 
-from kubelet_trio.streaming import WebSocket, frames, masking
+from kubelet_trio.streaming import WebSocket, frames
 from kubelet_trio.streaming.frames import Control, FrameError, FrameReader, Piece
 from kubelet_trio.streaming.websocket import Part
 
@@ -71,24 +71,9 @@ def test_all_that_a_client_sends_arrives_however_it_is_cut(
     assert read(cut(data, places)) == wanted
 
 
-@given(st.binary(max_size=300), st.binary(min_size=4, max_size=4), st.integers(0, 20))
-def test_a_mask_is_the_same_by_openssl_and_by_python(data: bytes, mask: bytes, start: int) -> None:
-    start = min(start, len(data))
-    masked = masking.unmask_in_python(data[start:], mask)
-    assert masked == bytes(byte ^ mask[n % 4] for n, byte in enumerate(data[start:]))
-    assert masking.Unmasked(data).apply(start, len(data), mask) == masked
-
-
-def test_this_python_has_the_fast_mask() -> None:
-    # Not everywhere, but where the tests run: else they do not try it.
-    assert masking.openssl() is not None
-
-
-def test_masks_without_openssl(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(masking, "openssl", lambda: None)
-    content = bytes(range(256)) * 3
-    masked = masking.unmask_in_python(content, MASK)
-    assert read([_frame(0x82, masked)]) == [content]
+@given(st.binary(max_size=300), st.binary(min_size=4, max_size=4))
+def test_a_mask_is_taken_off_byte_by_byte(data: bytes, mask: bytes) -> None:
+    assert frames.unmask(data, mask) == bytes(b ^ mask[n % 4] for n, b in enumerate(data))
 
 
 def _frame(first: int, masked: bytes, second: int | None = None) -> bytes:
@@ -101,7 +86,7 @@ def _frame(first: int, masked: bytes, second: int | None = None) -> bytes:
 
 
 def _masked(content: bytes) -> bytes:
-    return masking.unmask_in_python(content, MASK)
+    return frames.unmask(content, MASK)
 
 
 @pytest.mark.parametrize(

@@ -28,24 +28,20 @@ from kubelet_trio.cri.generated.runtime import v1
 from kubelet_trio.cri.generated.runtime.v1.client import ImageServiceStub, RuntimeServiceStub
 from kubelet_trio.cri.protocol import REQUEST_TIMEOUT, ExecResult, Listing, LocalStreams
 from kubelet_trio.cri.remote import translate
+from kubelet_trio.cri.remote.traced import traced_call
 from kubelet_trio.cri.remote.translate import runtime_errors
 from kubelet_trio.cri.remote.wire import ListDecoder, entries_of
 from kubelet_trio.grpc import (
     Channel,
     Dial,
-    GRPCError,
     Message,
     RawMessage,
-    Status,
     UnaryUnaryMethod,
 )
 from kubelet_trio.model import ContainerId, PodUid, SandboxId, get_logger, parse_message
-from kubelet_trio.tracing import current_span, trace_headers
 
 log = get_logger()
 
-# Fields of ContainerStats and ContainerAttributes.
-_NOT_LAYERS = frozenset(("labels", "annotations", "metadata", "cpu", "memory", "swap", "io"))
 _UID_LABEL = "io.kubernetes.pod.uid"
 _IMAGES = 20  # decoded between two checkpoints: some 2 ms
 
@@ -89,13 +85,6 @@ def _parse_sandbox(data: bytes) -> v1.PodSandbox:
 
 def _parse_container(data: bytes) -> v1.Container:
     return parse_message(v1.Container, data)
-
-
-def parse_stats(data: bytes, *, layers_only: bool) -> list[v1.ContainerStats]:
-    """Decode the answer to ListContainerStats. Raises ValueError or EOFError if it is none."""
-    # With labels and counters this takes five times as long, for each scrape.
-    left_out = _NOT_LAYERS if layers_only else frozenset()
-    return parse_message(v1.ListContainerStatsResponse, data, left_out).stats
 
 
 class RemoteRuntime:
@@ -390,7 +379,7 @@ class RemoteRuntime:
         # No deadline, as in the Go kubelet: a large image may take long, and a cancelled caller
         # ends the pull.
         with translate.pull_errors():
-            answer = await _traced(self._images.pull_image, request, None)
+            answer = await traced_call(self._images.pull_image, request, None)
         return translate.pulled_ref(image, answer.image_ref)
 
     async def list_images(self) -> list[v1.Image]:
@@ -434,7 +423,7 @@ class RemoteRuntime:
             request.filter = v1.ContainerStatsFilter(label_selector={_UID_LABEL: uid})
         answer = await self._call("ListContainerStats", self._list_stats, request)
         with translate.malformed_answer("ListContainerStats"):
-            return parse_stats(answer, layers_only=layers_only)
+            return translate.parse_stats(answer, layers_only=layers_only)
 
     async def list_metric_descriptors(self) -> list[v1.MetricDescriptor]:
         """Return names, helps and labels of the runtime's metrics of pods."""
@@ -456,16 +445,16 @@ class RemoteRuntime:
 
     async def exec_url(self, request: v1.ExecRequest) -> str:
         with runtime_errors("Exec"):
-            return (await _traced(self._runtime.exec, request, self._timeout)).url
+            return (await traced_call(self._runtime.exec, request, self._timeout)).url
 
     async def attach_url(self, request: v1.AttachRequest) -> str:
         with runtime_errors("Attach"):
-            return (await _traced(self._runtime.attach, request, self._timeout)).url
+            return (await traced_call(self._runtime.attach, request, self._timeout)).url
 
     async def port_forward_url(self, sandbox_id: SandboxId, ports: Sequence[int]) -> str:
         request = v1.PortForwardRequest(pod_sandbox_id=sandbox_id, port=list(ports))
         with runtime_errors("PortForward"):
-            return (await _traced(self._runtime.port_forward, request, self._timeout)).url
+            return (await traced_call(self._runtime.port_forward, request, self._timeout)).url
 
     async def checkpoint_container(
         self, container_id: ContainerId, location: str, timeout_seconds: int
@@ -475,7 +464,7 @@ class RemoteRuntime:
         )
         limit = max(self._timeout, timeout_seconds)
         with runtime_errors("CheckpointContainer"):
-            await _traced(self._runtime.checkpoint_container, request, limit)
+            await traced_call(self._runtime.checkpoint_container, request, limit)
 
     async def _call(
         self,
@@ -488,24 +477,4 @@ class RemoteRuntime:
         """Make a call with the default deadline plus `extra_time` s; None means no deadline."""
         timeout = None if extra_time is None else self._timeout + extra_time
         with runtime_errors(name):
-            return await _traced(method, request, timeout)
-
-
-async def _traced(
-    method: UnaryUnaryMethod[RequestT, ReplyT],
-    request: RequestT,
-    timeout: float | None,  # noqa: ASYNC109  # the call's
-) -> ReplyT:
-    """Make a call that continues the current span in the runtime. Raises `GRPCError`.
-
-    `GuardedRuntime` opens that span, with the names of otelgrpc, the Go kubelet's.
-    """
-    opened = current_span()
-    opened.set("rpc.system", "grpc")
-    try:
-        answer = await method(request, timeout=timeout, metadata=trace_headers())
-    except GRPCError as exc:
-        opened.set("rpc.grpc.status_code", exc.status.value)
-        raise
-    opened.set("rpc.grpc.status_code", Status.OK.value)
-    return answer
+            return await traced_call(method, request, timeout)

@@ -4,8 +4,8 @@ from kubelet_trio.pods.images.puller import (
     EnsuredImage,
     ImageError,
     ImagePuller,
-    PullRate,
 )
+from kubelet_trio.pods.images.rate import PullRate
 
 __all__ = [
     "EnsuredImage",

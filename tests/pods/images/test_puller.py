@@ -13,7 +13,7 @@ from trio.testing import MockClock
 from kubelet_trio.cri import v1
 from kubelet_trio.model import EventType, Meter, ObjectRef, pod_containers
 from kubelet_trio.pods import ImageError, ImagePuller
-from kubelet_trio.pods.images.puller import PullRate
+from kubelet_trio.pods.images.rate import PullRate
 from kubelet_trio.testing import FakeRuntime, TrioClock
 
 IMAGE = "reg.example/team/app:1"

@@ -1,0 +1,31 @@
+"""Calls of the runtime that continue a trace."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from kubelet_trio.grpc import GRPCError, Message, Status, UnaryUnaryMethod
+from kubelet_trio.tracing import current_span, trace_headers
+
+RequestT = TypeVar("RequestT", bound=Message)
+ReplyT = TypeVar("ReplyT", bound=Message)
+
+
+async def traced_call(
+    method: UnaryUnaryMethod[RequestT, ReplyT],
+    request: RequestT,
+    timeout: float | None,  # noqa: ASYNC109  # the call's
+) -> ReplyT:
+    """Make a call that continues the current span in the runtime. Raises `GRPCError`.
+
+    `GuardedRuntime` opens that span, with the names of otelgrpc, the Go kubelet's.
+    """
+    opened = current_span()
+    opened.set("rpc.system", "grpc")
+    try:
+        answer = await method(request, timeout=timeout, metadata=trace_headers())
+    except GRPCError as exc:
+        opened.set("rpc.grpc.status_code", exc.status.value)
+        raise
+    opened.set("rpc.grpc.status_code", Status.OK.value)
+    return answer
