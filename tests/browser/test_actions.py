@@ -419,6 +419,16 @@ def test_actions_fit_and_are_accessible(
     check("terminal-ended")
 
 
+def end_insertion(page: Page) -> None:
+    """Esc in vi, alone: with a key behind it, it would be that key's beginning.
+
+    The status line must show the insertion first: what was there before it says what is waited for.
+    """
+    page.wait(f"/^I .*edited/m.test({LINES}.innerText)")
+    press(page, "Escape")
+    page.wait(f"/^- .*edited/m.test({LINES}.innerText)")
+
+
 def test_an_editor_a_pager_and_top_work(node: Node, page: Page, shots: Path) -> None:
     """Those of busybox: they draw with the cursor's moves, regions, erasures and inverse text."""
     bed, _ = node
@@ -430,14 +440,13 @@ def test_an_editor_a_pager_and_top_work(node: Node, page: Page, shots: Path) -> 
     type_text(page, "ihello from vi")
     press(page, "Enter")
     type_text(page, "second")
-    press(page, "Escape")
-    page.wait(f"/^- .*edited/m.test({LINES}.innerText)")  # at once, Esc begins the next key
+    page.wait(f"/^second$/m.test({LINES}.innerText)")
+    end_insertion(page)
     press(page, "ArrowUp")
     type_text(page, "0xiH")
     page.wait(f"/^Hello from vi$/m.test({LINES}.innerText)")
     page.screenshot(shots / "terminal-vi.png")
-    press(page, "Escape")
-    page.wait(f"/^- .*edited/m.test({LINES}.innerText)")
+    end_insertion(page)
     type_text(page, ":wq\n")
     page.wait(f"!/^~$/m.test({LINES}.innerText)")
     type_text(page, "seq 1 300 | busybox less\n")
