@@ -31,8 +31,10 @@ class Meant(NamedTuple):
 _CLOSED = (
     "the directory of such a volume is root's and of mode 0755: the Go kubelet has it open to all"
 )
-_PSI = "PSI and disk I/O are not in the stats"
-_MANAGERS = "CPU, memory and topology managers are not there"
+_PSI = (
+    "on cgroup version 1 the kernel has no pressure of a cgroup: the Go kubelet writes zeros there"
+)
+_MANAGERS = "the managers are not loaded while all their policies are none"
 _VOLUMES = "no volume fails to be found on disk: its teardown needs no more than its directory"
 _ZEROS = "an optional field is written even where it is zero"
 _GO = "comes with a Go library, and tells of that library"

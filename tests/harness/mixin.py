@@ -19,6 +19,7 @@ OF_A_NODE = (
     f"sum by (instance, le) (rate(kubelet_pod_worker_duration_seconds_bucket{{{_KUBELET}}}[1m]))",
     f"sum by (container, pod, namespace) (increase(container_cpu_cfs_throttled_periods_total{{{_IN_POD}}}[1m]))",
     f"sum by (container, pod, namespace) (increase(container_cpu_cfs_periods_total{{{_IN_POD}}}[1m]))",
+    f"sum by (container) (increase(container_cpu_cfs_throttled_periods_total{{{_IN_POD}}}[1m])) / sum by (container) (increase(container_cpu_cfs_periods_total{{{_IN_POD}}}[1m]))",
     # The dashboard of the kubelet.
     f"sum(kubelet_node_name{{{_KUBELET}}})",
     f"sum(kubelet_running_pods{{{_KUBELET}}})",
@@ -71,6 +72,14 @@ OF_A_NODE = (
     'node_memory_working_set_bytes{job="kubelet"}',
     'pod_cpu_usage_seconds_total{job="kubelet"}',
     'prober_probe_total{job="kubelet",probe_type="Liveness"}',
+)
+
+# Of pods that read and write disks: their operations and bytes, by container and by pod.
+_DISK = f'{_CADVISOR},device=~"(/dev/)?(mmcblk.p.+|nvme.+|rbd.+|sd.+|vd.+|xvd.+|dm-.+|md.+|dasd.+)",container!="",namespace!=""'
+OF_DISKS = tuple(
+    f"sum by ({by}) (rate(container_fs_{kind}_total{{{_DISK}}}[1m]))"
+    for by in ("pod", "container")
+    for kind in ("reads", "writes", "reads_bytes", "writes_bytes")
 )
 
 # Of nodes with an API server, and certificates from it that end within a week.
