@@ -6,7 +6,7 @@ import gc
 import importlib
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,19 @@ settings.load_profile("kubelet-trio")
 
 # Where rich is installed, structlog's own default draws each traceback with all local variables:
 # seconds of CPU for a task that crashes on purpose.
+# Lines of every single call would be most of what a failed test prints, and cost as much to draw.
+_FREQUENT = frozenset({"runtime.call", "kube.request", "http.request", "pod.synced"})
+
+
+def _without_calls(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    if event["event"] in _FREQUENT:
+        raise structlog.DropEvent
+    return event
+
+
 structlog.configure(
     processors=[
+        _without_calls,
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S", utc=False),

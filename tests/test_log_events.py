@@ -38,3 +38,14 @@ def test_a_line_without_a_name_is_refused(tmp_path: Path) -> None:
     (tmp_path / "part.py").write_text("log.info(f'a {thing}')\n")
     with pytest.raises(UnnamedError, match=r"a \{thing\}"):
         logged_events(tmp_path)
+
+
+def test_pods_and_containers_have_the_go_kubelets_keys() -> None:
+    ours = {"uid", "pod_uid", "container", "container_name", "container_id"}
+    wrong = {name: entry.fields for name, entry in logged_events().items()}
+    assert {name for name, fields in wrong.items() if ours & fields.keys()} == set()
+
+
+def test_the_fields_that_name_a_pod_are_known(tmp_path: Path) -> None:
+    (tmp_path / "part.py").write_text("log.info('a', **about_pod(pod), why=1)\n")
+    assert list(logged_events(tmp_path)["a"].fields) == ["pod", "podUID", "why"]

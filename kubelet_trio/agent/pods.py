@@ -79,9 +79,11 @@ class CollectablePods:
     def running_logs(self) -> Iterator[RunningLog]:
         """Yield the running containers, as last observed, with their logs."""
         for uid in self.pleg.known_uids:
-            for container in self.pleg.get(uid).containers:
+            pod = self.pleg.get(uid)
+            key = pod.namespace, pod.name, uid
+            for container in pod.containers:
                 if container.state is ContainerState.RUNNING:
-                    yield RunningLog(container.id, container.log_path)
+                    yield RunningLog(container.id, container.log_path, container.name, key)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,10 @@ def explain_pod(parts: Parts, uid: PodUid) -> PodWhy | None:
     else:
         return None
     problems = tuple(_problems(parts, facts.pod))
+    request = facts.request
+    if request is not None and request.reason is EndReason.REJECTED:
+        registry = parts.pods.registry
+        facts = replace(facts, hints=registry.admitter.hints(facts.pod, registry.counted({uid})))
     told = replace(
         facts,
         manifest=manifest_of(facts.pod),

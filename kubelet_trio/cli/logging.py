@@ -22,6 +22,8 @@ from kubelet_trio.model import BoundLogger, recent_log, set_verbosity, set_vmodu
 
 _LETTERS = {"debug": "D", "info": "I", "warning": "W", "error": "E", "critical": "F"}
 _MOODS = {"warning": "busy", "error": "bad", "critical": "bad"}
+_SUBJECT = ("pod", "podUID", "containerName", "containerID")
+_CONTEXT = ("probe", "client", "child")
 _EVENT_FIELDS = frozenset({"type", "reason", "object", "message"})
 _CONTAINER = re.compile(r"spec\.\w+\{(.+)\}")
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:@%+,")
@@ -57,6 +59,7 @@ def configure_logging(
         # Local time for people at a terminal, UTC for log collectors.
         structlog.processors.TimeStamper(fmt="iso", utc=not is_text),
         structlog.processors.format_exc_info,
+        _in_order,
         _remember,
         partial(render_text, colour=is_wanted("auto", out)) if is_text else render_json,
     ]
@@ -71,6 +74,13 @@ def configure_logging(
     root.handlers = [_Forward()]
     set_vmodule(vmodule)
     set_verbosity(verbosity)
+
+
+def _in_order(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Put what a line is about first, and the rest of its context last: it has no order itself."""
+    ordered = {key: event[key] for key in _SUBJECT if key in event}
+    ordered |= {key: value for key, value in event.items() if key not in _CONTEXT}
+    return ordered | {key: event[key] for key in _CONTEXT if key in event}
 
 
 def _remember(

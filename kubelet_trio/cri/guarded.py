@@ -19,12 +19,14 @@ from kubelet_trio.cri.calls import CallsInFlight
 from kubelet_trio.cri.errors import RuntimeCallError
 from kubelet_trio.cri.generated.runtime import v1
 from kubelet_trio.cri.protocol import ExecResult, Listing, LocalStreams, Runtime
-from kubelet_trio.model import CALLS, ContainerId, Meter, PodUid, SandboxId
+from kubelet_trio.model import CALLS, ContainerId, Meter, PodUid, SandboxId, get_logger
 from kubelet_trio.tracing import Attributes, SpanKind, span
 
 # An internal counter: pod start latency excludes the time of pulls.
 PULL_SECONDS = "pull_seconds"
 _ID_SHOWN = 13  # characters of an id, as crictl shows
+
+log = get_logger()
 
 T = TypeVar("T")
 
@@ -94,12 +96,9 @@ class GuardedRuntime:
             meter.count("kubelet_runtime_operations_errors_total", labels)
             raise
         finally:
-            meter.observe(
-                "kubelet_runtime_operations_duration_seconds",
-                trio.current_time() - began,
-                labels,
-                CALLS,
-            )
+            took = trio.current_time() - began
+            meter.observe("kubelet_runtime_operations_duration_seconds", took, labels, CALLS)
+            log.debug("runtime.call", operation=operation, seconds=round(took, 6))
 
     async def _change(
         self,

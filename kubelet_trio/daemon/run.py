@@ -29,11 +29,11 @@ from kubelet_trio.model import (
     PodUid,
     Purpose,
     SystemClock,
+    about_pod,
     busy_threads,
     end_threads,
     get_logger,
     node_ref,
-    pod_key,
     thread_offload,
 )
 from kubelet_trio.node import look_up
@@ -279,7 +279,7 @@ async def _run_once(agent: Agent) -> int:
         status = pod.status
         log.error(
             "runonce.pod_failed",
-            pod=str(pod_key(pod)),
+            **about_pod(pod),
             phase=status.phase if status is not None else None,
         )
     log.info("runonce.done", pods=len(agent.pods.value), failed=len(failed))

@@ -18,7 +18,7 @@ from trio_util import AsyncValue, wait_any
 from kubelet_trio.embed.errors import KubeletClosedError, KubeletFailedError
 from kubelet_trio.embed.source import EmbeddedSource
 from kubelet_trio.embed.world import World
-from kubelet_trio.model import PodUid, get_logger, grace_period, pod_key, pod_uid
+from kubelet_trio.model import PodUid, about_pod, get_logger, grace_period, pod_uid
 
 if TYPE_CHECKING:
     from kubelet_trio.agent import Agent
@@ -108,7 +108,7 @@ class Core(Generic[HandleT]):
             await self.remove(pod)
         self.scoped.pop(pod_uid(pod), None)
         if scope.cancelled_caught:
-            log.error("embed.pod_end_timeout", pod=str(pod_key(pod)), grace=grace_period(pod))
+            log.error("embed.pod_end_timeout", **about_pod(pod), grace=grace_period(pod))
 
     async def remove(self, pod: Pod, seconds: int | None = None) -> bool:
         """Stop wanting a pod and wait until it is gone; return False if the kubelet ended first.

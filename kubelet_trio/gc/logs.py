@@ -20,7 +20,7 @@ import trio
 
 from kubelet_trio.cri import Runtime, RuntimeCallError, RuntimeObjectNotFoundError
 from kubelet_trio.gc.log_files import log_sizes, make_room, put_back, set_aside
-from kubelet_trio.model import ContainerId, Meter, Offload, WallClock, get_logger
+from kubelet_trio.model import ContainerId, Meter, Offload, WallClock, get_logger, pod_fields
 
 log = get_logger()
 
@@ -44,6 +44,8 @@ class RunningLog:
 
     container_id: ContainerId
     path: str  # absolute, on the host
+    container: str = ""
+    pod: tuple[str, str, str] = ("", "", "")  # namespace, name and UID
 
 
 @dataclass(slots=True)
@@ -137,7 +139,13 @@ class LogRotation:
                 await self.offload(put_back, rotated, path)
                 raise failure
             self.meter.count("kubelet_trio_log_rotations_total")
-            log.info("log.rotated", container=entry.container_id, to=str(rotated))
+            log.info(
+                "log.rotated",
+                **pod_fields(*entry.pod),
+                containerName=entry.container,
+                containerID=entry.container_id,
+                to=str(rotated),
+            )
         if finishing.cancelled_caught:
             self._log_error(entry, f"the runtime did not reopen the log within {_FINISH:g} s")
         return failed
@@ -148,7 +156,9 @@ class LogRotation:
             self._last_errors[entry.container_id] = error
             log.warning(
                 "log.rotation_failed",
-                container=entry.container_id,
+                **pod_fields(*entry.pod),
+                containerName=entry.container,
+                containerID=entry.container_id,
                 path=entry.path,
                 error=error,
             )

@@ -30,6 +30,7 @@ from kubelet_trio.model import (
     get_logger,
     housekeeping_round,
     node_ref,
+    pod_fields,
 )
 from kubelet_trio.tracing import span
 
@@ -106,7 +107,7 @@ class ContainerCollector:
                 self._pods.has_ended,
                 all_unused=all_unused,
             )
-            removed = await self._remove_containers(containers, problems)
+            removed = await self._remove_containers(observed, containers, problems)
             # After the containers: a sandbox without containers goes in the same round.
             left = [_without(pod, removed) for pod in observed]
             sandboxes = sandboxes_to_remove(left, self._pods.has_ended, all_unused=all_unused)
@@ -120,16 +121,22 @@ class ContainerCollector:
             return count
 
     async def _remove_containers(
-        self, containers: Sequence[ContainerRecord], problems: list[str]
+        self,
+        pods: Sequence[RuntimePod],
+        containers: Sequence[ContainerRecord],
+        problems: list[str],
     ) -> set[str]:
         removed: set[str] = set()
+        pod_of = {c.id: pod for pod in pods for c in pod.containers} if containers else {}
         for container in containers:
             remove = partial(self._runtime.remove_container, container.id)
             if await self._attempt(remove, f"container {container.name}", problems):
+                pod = pod_of[container.id]
                 log.info(
                     "gc.container_removed",
-                    container=container.name,
-                    id=container.id,
+                    **pod_fields(pod.namespace, pod.name, pod.uid),
+                    containerName=container.name,
+                    containerID=container.id,
                     attempt=container.attempt,
                 )
                 removed.add(container.id)
@@ -187,7 +194,7 @@ class ContainerCollector:
                 except OSError as exc:
                     problems.append(f"logs: {exc}")
                     continue
-                log.info("gc.logs_removed", uid=uid, directories=list(map(str, directories)))
+                log.info("gc.logs_removed", podUID=uid, directories=list(map(str, directories)))
 
     def _remove_files(self, pods: Sequence[RuntimePod]) -> None:
         """Remove logs of removed containers, and links to removed logs."""

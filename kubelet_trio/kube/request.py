@@ -238,8 +238,15 @@ class Sender:
                 if int(outcome.code) >= 400:
                     opened.fail(outcome.code)
         finally:
+            seconds = trio.current_time() - began
+            log.debug(
+                "kube.request",
+                method=request.method,
+                path=request.path,
+                code=outcome.code,
+                seconds=round(seconds, 6),
+            )
             if self._observe is not None:
-                seconds = trio.current_time() - began
                 self._observe(
                     RequestAttempt(
                         *(request.method, self.host, outcome.code, seconds, waited),

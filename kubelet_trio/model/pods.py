@@ -78,6 +78,16 @@ def pod_key(pod: Pod) -> PodKey:
     return PodKey(meta.namespace or "default", meta.name or "")
 
 
+def about_pod(pod: Pod) -> dict[str, str]:
+    """Return what names a pod in a log line, under the Go kubelet's keys (klog.KObj)."""
+    return pod_fields(*pod_key(pod), pod_uid(pod))
+
+
+def pod_fields(namespace: str, name: str, uid: str) -> dict[str, str]:
+    """Return what names a pod in a log line, like `about_pod`."""
+    return {"pod": f"{namespace}/{name}", "podUID": uid}
+
+
 def pod_annotations(pod: Pod) -> Mapping[str, str]:
     return metadata(pod).annotations or {}
 

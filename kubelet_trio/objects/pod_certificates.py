@@ -43,6 +43,7 @@ from kubelet_trio.model import (
     EventSink,
     PodUid,
     WallClock,
+    about_pod,
     get_logger,
     pod_key,
     pod_object_ref,
@@ -281,7 +282,7 @@ class ClusterPodCertificates:
             try:
                 return await self._request(record)
             except (ObjectError, CertificateError, *API_ERRORS) as exc:
-                log.warning("pod_certificates.failed", pod=str(pod_key(record.pod)), error=str(exc))
+                log.warning("pod_certificates.failed", **about_pod(record.pod), error=str(exc))
                 if isinstance(record.state, AwaitedBundle):
                     record.state = AwaitedBundle(str(exc))
                 await trio.sleep(backoff.next_delay())

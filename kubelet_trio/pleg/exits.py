@@ -283,5 +283,5 @@ class ExitWatchers:
         # Once per reason: on a node without pidfds it holds for every container.
         if why not in self._logged:
             self._logged.add(why)
-            log.warning("pleg.unguarded", container_id=container_id, reason=why)
+            log.warning("pleg.unguarded", containerID=container_id, reason=why)
         self._on_unguarded()

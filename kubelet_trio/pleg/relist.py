@@ -17,7 +17,7 @@ import trio
 
 from kubelet_trio.containers import PodIdentity, pod_identity
 from kubelet_trio.cri import Listing, Runtime, RuntimeCallError, v1
-from kubelet_trio.model import Bell, Meter, PodUid, get_logger
+from kubelet_trio.model import Bell, Meter, PodUid, get_logger, pod_fields
 from kubelet_trio.pleg.inspector import Inspector, Owns, observe_query
 from kubelet_trio.pleg.state import PlegState
 from kubelet_trio.pleg.table import PodListing, Queries, Ticket
@@ -165,15 +165,17 @@ class Relister:
             queries = self._state.apply(uid, listing, entries.identity)
             if queries:
                 self._state.begin_inspection(uid)
+                identity = self._state.tables[uid].identity
                 inspections.start_soon(
-                    self._inspect, uid, queries, listing, asked_at, name=f"inspect {uid}"
+                    self._inspect, identity, queries, listing, asked_at, name=f"inspect {uid}"
                 )
             else:
                 self._conclude(uid, listing, asked_at)
 
     async def _inspect(
-        self, uid: PodUid, queries: Queries, listing: PodListing, asked_at: float
+        self, identity: PodIdentity, queries: Queries, listing: PodListing, asked_at: float
     ) -> None:
+        uid = identity.uid
         try:
             began = trio.current_time()
             errors = await self._inspector.ask(uid, queries)
@@ -181,7 +183,11 @@ class Relister:
         finally:
             self._state.end_inspection(uid)
         if errors:
-            log.warning("pleg.inspect_failed", uid=uid, error=str(errors[0]))
+            log.warning(
+                "pleg.inspect_failed",
+                **pod_fields(identity.namespace, identity.name, uid),
+                error=str(errors[0]),
+            )
             self._state.mark_dirty(uid, errors[0])
             self._state.publish(uid)
         else:

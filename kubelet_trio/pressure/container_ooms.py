@@ -15,7 +15,15 @@ import trio
 from lightkube.models.core_v1 import Pod
 from trio_util import AsyncValue
 
-from kubelet_trio.model import ContainerId, EventSink, ObjectRef, Offload, PodUid, get_logger
+from kubelet_trio.model import (
+    ContainerId,
+    EventSink,
+    ObjectRef,
+    Offload,
+    PodUid,
+    get_logger,
+    pod_fields,
+)
 from kubelet_trio.pressure.memory_events import Kills, MemoryEvents
 
 log = get_logger()
@@ -138,7 +146,13 @@ class ContainerOomWatcher:
         if killed <= 0:
             return
         self.kills += killed
-        log.warning("oom.counted", container_id=container_id, killed=killed)
+        ref = watched.ref
+        log.warning(
+            "oom.counted",
+            **pod_fields(ref.namespace, ref.name, ref.uid),
+            containerID=container_id,
+            killed=killed,
+        )
         if not is_reported:
             # cgroup-v2.html: `oom` counts where the limit was hit, `oom_kill` where the victim was.
             # A kill by the pod's or the node's limit leaves the container's `oom` as it was.
@@ -163,7 +177,13 @@ def _watch_all(
             files.add(container.id, container.pid)
             found[container.id] = files.read(container.id)
         except OSError as exc:
-            log.debug("oom.not_watched", container_id=container.id, error=str(exc))
+            ref = container.ref
+            log.debug(
+                "oom.not_watched",
+                **pod_fields(ref.namespace, ref.name, ref.uid),
+                containerID=container.id,
+                error=str(exc),
+            )
             found[container.id] = None
     return found
 

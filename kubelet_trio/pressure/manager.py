@@ -26,6 +26,7 @@ from kubelet_trio.model import (
     Meter,
     Offload,
     PodUid,
+    about_pod,
     get_logger,
     is_critical,
     node_ref,
@@ -351,7 +352,7 @@ class EvictionManager:
         for uid, pod in ranked:
             # kubernetes/kubernetes#40573
             if is_critical(pod):
-                log.warning("eviction.pod_is_critical", pod=str(pod_key(pod)))
+                log.warning("eviction.pod_is_critical", **about_pod(pod))
                 continue
             verdict = eviction_verdict(
                 pod, usages.get(uid), threshold.resource, self._state.acted_on, observed
@@ -381,8 +382,7 @@ class EvictionManager:
     ) -> None:
         log.warning(
             "eviction.pod_evicted",
-            pod=str(pod_key(pod)),
-            uid=uid,
+            **about_pod(pod),
             signal=signal,
             message=message,
             **(annotations or {}),

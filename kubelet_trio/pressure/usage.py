@@ -14,7 +14,7 @@ from lightkube.models.core_v1 import Pod
 from kubelet_trio.cgroups import cgroup_path, parse_cgroup, pod_cgroup
 from kubelet_trio.containers import NodeSettings, pod_identity, pod_log_directory, pod_qos
 from kubelet_trio.cri import Runtime, v1
-from kubelet_trio.model import Offload, PodUid, get_logger, pod_containers, pod_key, spec
+from kubelet_trio.model import Offload, PodUid, about_pod, get_logger, pod_containers, spec
 from kubelet_trio.pressure.ranking import ContainerUsage, DiskUsage, PodUsage
 from kubelet_trio.pressure.signals import NodeSignals, tree_usage
 
@@ -108,10 +108,10 @@ class UsageReader:
             usage = await self.offload(self._measure, uid, pod, stats, budget)
         except TimeoutError as exc:
             # A dead mount in one pod must not stop the ranking of the others.
-            log.warning("eviction.usage_unknown", pod=str(pod_key(pod)), error=str(exc))
+            log.warning("eviction.usage_unknown", **about_pod(pod), error=str(exc))
             return last
         if budget is not None and budget.was_spent:
-            log.info("eviction.count_cut_short", pod=str(pod_key(pod)))
+            log.info("eviction.count_cut_short", **about_pod(pod))
             usage = _larger(usage, last) if last is not None else usage
         return usage
 

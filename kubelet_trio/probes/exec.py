@@ -77,7 +77,7 @@ class ProbeCommands:
         with trio.move_on_after(within + _SLACK):
             await answered.wait()
         if not answered.is_set():
-            log.info("probe.command_late", container_id=container_id, within=within)
+            log.info("probe.command_late", containerID=container_id, within=within)
         if not found:
             quoted = " ".join(command)
             return Finding(False, f'command timed out: "{quoted}" timed out after {within}s')

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import trio
 from lightkube.models.core_v1 import Pod, Probe
+from structlog.contextvars import bind_contextvars
 
 from kubelet_trio.cri import Runtime
 from kubelet_trio.model import (
@@ -104,6 +105,8 @@ class ProbeRunner:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Probe until cancelled."""
         task_status.started()
+        # This task's own: every line that is logged for the probe names its container.
+        bind_contextvars(containerName=self.container, probe=self.kind.value.lower())
         if self.services.script is not None:
             await self._follow(self.services.script)
         period = self._period()
@@ -238,7 +241,7 @@ class ProbeRunner:
         if self.state.result is not before.result:
             log.info(
                 "probe.result",
-                container=self.container,
+                containerName=self.container,
                 probe=kind.lower(),
                 result=self.state.result.value,
             )

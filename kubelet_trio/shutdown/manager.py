@@ -24,10 +24,10 @@ from kubelet_trio.model import (
     Offload,
     PodUid,
     WallClock,
+    about_pod,
     get_logger,
     grace_period,
     node_ref,
-    pod_key,
     rfc3339,
 )
 from kubelet_trio.shutdown.logind import InhibitLock, Logind, LogindError, LogindSession
@@ -209,7 +209,7 @@ class NodeShutdown:
     async def _end_group(self, group: ShutdownGroup) -> None:
         seconds = group.period.seconds
         for uid, pod in group.pods:
-            log.info("shutdown.pod_ends", pod=str(pod_key(pod)), grace=seconds)
+            log.info("shutdown.pod_ends", **about_pod(pod), grace=seconds)
             # A shorter grace period of the pod stays valid (killPods in pkg/kubelet/nodeshutdown).
             self.pods.shut_down(uid, min(seconds, grace_period(pod)))
         with trio.move_on_after(seconds) as waited:

@@ -197,7 +197,7 @@ async def run_merge(
         merged = merge(order, snapshots, holders)
         holders = merged.holders(snapshots)
         for drop in [d for d in merged.dropped if d not in dropped]:
-            log.warning("source.pod_dropped", pod=str(drop.key), uid=drop.uid, why=drop.message)
+            log.warning("source.pod_dropped", pod=str(drop.key), podUID=drop.uid, why=drop.message)
             involved = pod_object_ref(merged.dropped[drop])
             events.emit(involved, "Warning", "FailedValidation", drop.message)
         dropped = frozenset(merged.dropped)

@@ -32,6 +32,7 @@ from kubelet_trio.model import (
     PodKey,
     PodUid,
     WallClock,
+    about_pod,
     get_logger,
     is_static,
     pod_key,
@@ -113,7 +114,7 @@ class StatusManager:
         """Return whether a status may follow another; if not, log the reason once."""
         problem = illegal_transition(before or PodStatus(), after or PodStatus(), spec(entry.pod))
         if problem is not None and problem != entry.illegal:
-            log.error("status.illegal_transition", pod=str(pod_key(entry.pod)), error=problem)
+            log.error("status.illegal_transition", **about_pod(entry.pod), error=problem)
             entry.illegal = problem
         return problem is None
 
@@ -234,9 +235,7 @@ class StatusManager:
     def _failed(self, entry: _Entry, failure: KubeError) -> None:
         wait = entry.retry.failed(trio.current_time(), failure)
         self._server.succeeded()
-        log.warning(
-            "status.refused", pod=str(pod_key(entry.pod)), error=str(failure), retry_in=wait
-        )
+        log.warning("status.refused", **about_pod(entry.pod), error=str(failure), retry_in=wait)
 
     async def _deliver(self, entry: _Entry) -> None:
         key = pod_key(entry.pod)
@@ -274,7 +273,7 @@ class StatusManager:
         if may_be_deleted(base, is_finished=is_finished):
             # The UID is a precondition: a newer pod of this name must not be deleted (syncPod).
             await self._api.delete(Pod, key.name, namespace=key.namespace, grace_period=0, uid=uid)
-            log.info("status.pod_deleted", pod=str(key), uid=uid)
+            log.info("status.pod_deleted", pod=str(key), podUID=uid)
             entry.is_gone = True
 
     async def wait_delivered(self) -> None:

@@ -33,12 +33,12 @@ from kubelet_trio.model import (
     CONFIG_MIRROR,
     Bell,
     PodKey,
+    about_pod,
     blake2b,
     canonical_quantity,
     get_logger,
     metadata,
     pod_annotations,
-    pod_key,
     pod_uid,
 )
 from kubelet_trio.status.retry import Retry
@@ -248,4 +248,4 @@ class MirrorPods:
                 )
             except AlreadyExistsError:
                 return  # the watch lags behind our create, or will report another's mirror
-            log.info("mirror.created", pod=str(pod_key(plan.create)))
+            log.info("mirror.created", **about_pod(plan.create))

@@ -123,7 +123,7 @@ def _bind(
         log.warning(
             "volume.sub_path_failed",
             volume=mount.name,
-            container=container.spec.name,
+            containerName=container.spec.name,
             error=str(exc),
         )
         raise VolumeError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -33,7 +34,9 @@ class Cluster(World):
         super().__init__(base)
         self.host.allocatable = {"cpu": NANO, "memory": NANO << 30, "pods": 110 * NANO}
 
-    def add(self, name: str, cpu: str, *, priority: str = "", limited: bool = False) -> None:
+    def add(
+        self, name: str, cpu: str, *, priority: str = "", limited: bool = False, **of_meta: Any
+    ) -> None:
         """Add a pod that is bound to the node, of a priority class; a limited one is Guaranteed."""
         amounts = {"cpu": cpu, "memory": "10Mi"}
         container = Container(
@@ -43,7 +46,8 @@ class Cluster(World):
             resources=ResourceRequirements(requests=amounts, limits=amounts if limited else None),
         )
         body = PodSpec(containers=[container], nodeName=NAME, priorityClassName=priority or None)
-        self.kube.add(Pod(metadata=ObjectMeta(name=name, namespace="default"), spec=body))
+        meta = ObjectMeta(name=name, namespace="default", **of_meta)
+        self.kube.add(Pod(metadata=meta, spec=body))
 
     def resize(self, name: str, cpu: str, *, limited: bool = False) -> None:
         amounts = {"requests": {"cpu": cpu}} | ({"limits": {"cpu": cpu}} if limited else {})

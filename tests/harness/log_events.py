@@ -18,6 +18,7 @@ _LEVELS = ("debug", "info", "warning", "error", "exception", "critical")
 _LOGGERS = ("log", "logger")
 # Classes that are given a name to log, and the place or keyword of that argument.
 _PASSED_ON = {"LeftOut": (0, "event", "warning"), "Refusals": (0, "event", "warning")}
+_OF_A_POD = ("about_pod", "pod_fields")  # return the fields that name a pod
 _HEAD = """\
 # The agent's log
 
@@ -25,12 +26,22 @@ What the agent logs, by the part that logs it. Lines of the level `debug` are lo
 on, or for single files with `logging.vmodule` (a file's name is the last part of `logged by`). With
 `splitStream` the lines of `error` go to stderr, all others to stdout.
 
-Each line has its time, level and name, the fields below, and the context that it was logged in:
-`child`, the part of the [supervision tree](../supervision.md); of a pod's worker `pod`
-(`namespace/name`) and `uid`, also in other tasks and threads that work for it; of a connection
-`client`. `error` lines of exceptions end with the traceback. An event of Kubernetes is logged as
+Each line has its time, level and name, the fields below, and the context that it was logged in, as
+text and as JSON. Pods and containers have the Go kubelet's keys:
+
+| context | fields |
+| --- | --- |
+| a part of the [supervision tree](../supervision.md) | `child` |
+| a pod's worker, and tasks and threads that work for it | `pod` (`namespace/name`), `podUID` |
+| start and stop of a container, its hooks, image and probes | `containerName`; of a probe `probe` |
+| a connection of the kubelet API or of a socket for programs of the node | `client` |
+| a request whose path names a pod | `pod`, `containerName` |
+
+`error` lines of exceptions end with the traceback. An event of Kubernetes is logged as
 `event` when it first occurs, as `warning` if its type is Warning; its repetitions are `debug`.
-`library` is what a Python library logs.
+`library` is what a Python library logs. With `--v=4` each round of a pod, call of the runtime,
+request to the API server and request of the kubelet API has a line (`pod.synced`, `runtime.call`,
+`kube.request`, `http.request`).
 
 `python -m tests.harness.log_events` writes this page from the code.
 """
@@ -102,9 +113,20 @@ def _names(call: ast.Call, where: str) -> Iterator[tuple[str, str, list[str]]]:
     names = list(_texts(call.args[0]))
     if not names and not _is_passed_on(call.args[0]):
         raise UnnamedError(f"{where}: {ast.unparse(call)}")
-    fields = [k.arg for k in call.keywords if k.arg is not None and k.arg != "exc_info"]
+    fields = [name for keyword in call.keywords for name in _fields(keyword)]
     for name in names:
         yield name, "error" if function.attr == "exception" else function.attr, fields
+
+
+def _fields(keyword: ast.keyword) -> Iterator[str]:
+    """Yield the fields that a keyword stands for: `**about_pod(pod)` for those of a pod."""
+    if keyword.arg is not None:
+        if keyword.arg != "exc_info":
+            yield keyword.arg
+        return
+    value = keyword.value
+    if isinstance(value, ast.Call) and getattr(value.func, "id", "") in _OF_A_POD:
+        yield from ("pod", "podUID")
 
 
 def _keyword(call: ast.Call, name: str) -> list[ast.expr]:

@@ -286,7 +286,7 @@ class ResourceClaims:
         except ClaimError as exc:
             if self._trouble.get(uid) != str(exc):
                 self._trouble[uid] = str(exc)
-                log.warning("claims.left_behind", uid=uid, error=str(exc), retry_in=_PERIOD)
+                log.warning("claims.left_behind", podUID=uid, error=str(exc), retry_in=_PERIOD)
 
     # What containers have
 

@@ -68,7 +68,7 @@ def _first(container: str, kind: str, items: Iterable[tuple[str, T]]) -> dict[st
         if _host_path(known) != _host_path(value):
             log.error(
                 "device.conflicting_setting",
-                container=container,
+                containerName=container,
                 kind=kind,
                 name=name,
                 used=str(_host_path(known)),

@@ -71,7 +71,9 @@ def _readable(state: DeviceState) -> DeviceState:
 
     for uid, container, resource, share in list(state.each()):
         if share.response is not None and not is_readable(share.response):
-            log.error("device.share_unreadable", uid=uid, container=container, resource=resource)
+            log.error(
+                "device.share_unreadable", podUID=uid, containerName=container, resource=resource
+            )
             state = state.without_share(uid, container, resource)
     return state
 

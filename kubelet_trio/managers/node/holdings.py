@@ -21,7 +21,15 @@ from kubelet_trio.managers.node.checkpoints import CheckpointKeeper
 from kubelet_trio.managers.settings import NONE
 from kubelet_trio.managers.shares import NO_SHARE, ContainerShare, DeviceHealth
 from kubelet_trio.managers.types import Hint, Hints, Machine, Manager, Refusal
-from kubelet_trio.model import Bell, ContainerId, Meter, PodUid, get_logger, pod_key, pod_uid
+from kubelet_trio.model import (
+    Bell,
+    ContainerId,
+    Meter,
+    PodUid,
+    about_pod,
+    get_logger,
+    pod_uid,
+)
 
 if TYPE_CHECKING:
     from kubelet_trio.managers.affinity import Verdict
@@ -225,7 +233,7 @@ class ResourceManagers:
         if verdict.refusal is not None:
             log.warning(
                 "pod.without_share",
-                pod=str(pod_key(pod)),
+                **about_pod(pod),
                 reason=verdict.refusal.reason,
                 error=verdict.refusal.message,
             )

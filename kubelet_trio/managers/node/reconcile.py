@@ -95,7 +95,7 @@ class CpusetReconciler:
                 log.warning(
                     "container.cpus_not_set",
                     pod=f"{pod.namespace}/{pod.name}",
-                    container=container.name,
+                    containerName=container.name,
                     cpus=cpus,
                     error=str(exc),
                     retry_in=self._period,

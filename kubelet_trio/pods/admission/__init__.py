@@ -12,6 +12,7 @@ from kubelet_trio.pods.admission.declared_features import (
     DECLARED,
     lacks_features,
 )
+from kubelet_trio.pods.admission.hints import rejection_hints
 from kubelet_trio.pods.admission.resize import (
     DEFERRED,
     INFEASIBLE,
@@ -38,6 +39,7 @@ __all__ = [
     "decide_resize",
     "kernel_version",
     "lacks_features",
+    "rejection_hints",
     "resize_order",
     "sysctl_rules",
 ]

@@ -141,7 +141,7 @@ def decide(
         return preempt(pod, others, short)
     together = [*others, *leaving]
     waits = bool(leaving) and any(shortages(pod, together, node))
-    return Admitted(waits or any(_port_conflicts(pod, leaving)))
+    return Admitted(waits or any(port_conflicts(pod, leaving)))
 
 
 def preempt(pod: Pod, others: Sequence[Pod], short: Sequence[Shortage]) -> Preempting | Rejected:
@@ -216,7 +216,7 @@ def _mismatches(pod: Pod, others: Sequence[Pod], node: AdmissionNode) -> Iterato
         yield _failed("NodeAffinity", "node(s) didn't match Pod's node affinity/selector")
     if spec(pod).nodeName not in (None, "", node.name):
         yield _failed("NodeName", "node(s) didn't match the requested node name")
-    if any(_port_conflicts(pod, others)):
+    if any(port_conflicts(pod, others)):
         yield _failed("NodePorts", "node(s) didn't have free ports for the requested pod ports")
     # Upstream checks taints "except for static pods".
     if not is_static(pod) and untolerated(node.taints, spec(pod).tolerations or (), "NoExecute"):
@@ -256,7 +256,8 @@ def _is_extended(resource: str) -> bool:
     return "/" in resource and "kubernetes.io/" not in resource
 
 
-def _port_conflicts(pod: Pod, others: Sequence[Pod]) -> Iterator[HostPort]:
+def port_conflicts(pod: Pod, others: Sequence[Pod]) -> Iterator[HostPort]:
+    """Yield the host ports of a pod that others have."""
     mine = list(host_ports(pod))
     if not mine:
         return

@@ -120,7 +120,7 @@ class PlainCgroups:
         try:
             await self.tree(self.node().cgroup_driver).remove(uid)
         except CgroupsDeniedError as exc:
-            log.info("cgroups.not_removed", uid=uid, error=str(exc))
+            log.info("cgroups.not_removed", podUID=uid, error=str(exc))
 
 
 class NodeCgroups:

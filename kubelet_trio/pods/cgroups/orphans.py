@@ -72,11 +72,11 @@ class OrphanCgroups:
         except CGROUP_ERRORS as exc:
             failure = exc
         else:
-            log.info("cgroups.orphan_removed", uid=uid)
+            log.info("cgroups.orphan_removed", podUID=uid)
             return
         if uid not in self._named:
             self._named.add(uid)
-            log.warning("cgroups.orphan_stays", uid=uid, error=str(failure))
+            log.warning("cgroups.orphan_stays", podUID=uid, error=str(failure))
         if isinstance(failure, CgroupBusyError) and uid not in self._limited:
             await self._limit(uid)
 
@@ -87,6 +87,6 @@ class OrphanCgroups:
             if uid in await self.pods_on_disk():
                 await self.cgroups.starve(uid)
         except CGROUP_ERRORS as exc:
-            log.info("cgroups.orphan_not_limited", uid=uid, error=str(exc))
+            log.info("cgroups.orphan_not_limited", podUID=uid, error=str(exc))
         else:
             self._limited.add(uid)

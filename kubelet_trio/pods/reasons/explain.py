@@ -35,6 +35,7 @@ from kubelet_trio.pods.reasons.types import (
 )
 from kubelet_trio.pods.types import EndReason, PodStage
 
+_DEFERRED = "Deferred"  # `PendingResize.reason`
 _SAME = 0.5  # seconds between what is one moment
 
 
@@ -164,6 +165,8 @@ def _doing(facts: PodFacts) -> str:
 
 def _next(facts: PodFacts, found: Sequence[Reason]) -> list[Next]:
     coming = [*_waits(facts, found), *_ends(facts)]
+    if facts.stage is PodStage.SYNC:
+        coming += [*_probed(facts), *_resized(facts)]
     due = facts.next_round if facts.stage is PodStage.SYNC else None
     # The round that ends a wait is told as what follows the wait.
     is_told = any(each.at is not None and due and each.at <= due + _SAME for each in coming)
@@ -180,12 +183,14 @@ def _waits(facts: PodFacts, found: Sequence[Reason]) -> Iterator[Next]:
     for reason in found:
         if reason.kind == "name":
             yield Next(None, "it starts once the name is free")
-        elif reason.kind == "admission":
+        elif reason.kind == "admission" and reason.blocks:
             yield Next(None, "it is decided on again when another pod has ended")
         elif reason.until is None or reason.until <= facts.now:
             continue
-        elif reason.kind in ("back-off", "start"):
+        elif reason.kind == "back-off":
             yield Next(reason.until, f"container {reason.container} starts again")
+        elif reason.kind == "start":
+            yield Next(reason.until, f"the start of container {reason.container} is tried again")
         elif reason.kind == "image":
             yield Next(reason.until, f"the image of {reason.container} is tried again")
         elif reason.kind == "volume":
@@ -194,6 +199,25 @@ def _waits(facts: PodFacts, found: Sequence[Reason]) -> Iterator[Next]:
             yield Next(reason.until, "the next attempt to end it")
         elif reason.kind in ("step", "resize"):
             yield Next(reason.until, "the failed step is tried again")
+
+
+def _probed(facts: PodFacts) -> Iterator[Next]:
+    """Yield when a probe that goes on to fail restarts its container."""
+    for probe in facts.probes:
+        ends = probe.kind in ("Liveness", "Startup") and probe.last == "failure"
+        if ends and probe.at is not None and probe.period:
+            at = probe.at + (probe.threshold - probe.row) * probe.period
+            kind = probe.kind.lower()
+            text = (
+                f"container {probe.container} is restarted, unless its {kind} probe passes before"
+            )
+            yield Next(max(at, facts.now), text)
+
+
+def _resized(facts: PodFacts) -> Iterator[Next]:
+    if facts.pending is not None and facts.pending.reason == _DEFERRED:
+        text = "the resize is decided on again when another pod ends or shrinks"
+        yield Next(None, text)
 
 
 def _ends(facts: PodFacts) -> Iterator[Next]:
@@ -208,6 +232,10 @@ def _ends(facts: PodFacts) -> Iterator[Next]:
 
 def _after_the_end(facts: PodFacts) -> str:
     request = facts.request
+    finalizers = metadata(facts.pod).finalizers or ()
+    if request is not None and request.reason is EndReason.ASKED and finalizers:
+        names = ", ".join(finalizers)
+        return f"nothing: its API object stays until its finalizers are removed: {names}"
     if request is not None and request.reason in (EndReason.DELETED, EndReason.ASKED):
         return "what is left of it is removed"
     if is_terminal(facts.status):

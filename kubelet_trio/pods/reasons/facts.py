@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from lightkube.models.core_v1 import Pod, PodStatus
 
-from kubelet_trio.model import RuntimePod
+from kubelet_trio.model import ContainerId, RuntimePod
 from kubelet_trio.pods.plan import PodPlan
 from kubelet_trio.pods.types import Doing, Hold, PendingResize, PodStage, TerminationRequest
 
@@ -57,6 +58,7 @@ class ProbeFacts:
     threshold: int  # of failures
     output: str = ""  # of the last finding
     at: float | None = None
+    period: float = 0.0  # seconds between two findings; 0: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,8 @@ class PodFacts:
         record_problem: why its record is not on disk.
         worker_failure: why its worker has crashed, while it waits for its restart.
         manifest_problems: why its newest manifest is not in force.
+        stopped: why the agent has stopped an instance.
+        hints: what its rejection does not name.
     """
 
     now: float
@@ -117,3 +121,5 @@ class PodFacts:
     deadline: float | None = None
     worker_failure: str = ""
     manifest_problems: tuple[str, ...] = field(default=())
+    stopped: Mapping[ContainerId, str] = field(default_factory=dict)
+    hints: tuple[str, ...] = ()

@@ -14,7 +14,7 @@ from kubelet_trio.model import (
     pod_containers,
     spec,
 )
-from kubelet_trio.pods.plan import CRASH_LOOP
+from kubelet_trio.pods.plan import CRASH_LOOP, restarts_after
 from kubelet_trio.pods.reasons.facts import Blocker, PodFacts, ProbeFacts
 from kubelet_trio.pods.reasons.types import Reason
 from kubelet_trio.pods.types import EndReason, Hold, PodStage
@@ -38,8 +38,22 @@ _ENDS = {
 }
 
 
+_LONG = 3.0  # seconds after which a step is told as what the pod waits for
+
+
 def obstacles(facts: PodFacts) -> Iterator[Reason]:
     """Yield the reasons why a pod is not as it is wanted."""
+    is_told = False
+    for reason in _obstacles(facts):
+        is_told |= reason.blocks
+        yield reason
+    if facts.stage is PodStage.SYNC and not is_told:
+        for step in facts.doing:
+            if facts.now - step.since >= _LONG:
+                yield Reason("step", f"it waits for this: {step.what}", since=step.since)
+
+
+def _obstacles(facts: PodFacts) -> Iterator[Reason]:
     if facts.worker_failure:
         yield Reason("worker", f"its worker has failed, a bug: {facts.worker_failure}")
     yield from _ending(facts)
@@ -73,9 +87,13 @@ def _ending(facts: PodFacts) -> Iterator[Reason]:
     why = _ENDS[request.reason]
     if request.failure is not None:
         why = f"{why}: {request.failure.message}"
+    if request.reason is EndReason.FINISHED:
+        why = ": ".join((why, *_failures(facts)))
     since = request.requested_at or None
     if facts.stage is PodStage.TERMINATED:
         yield Reason("ended", f"it has ended: {why}", since=since)
+        for hint in facts.hints:
+            yield Reason("admission", hint, blocks=False)
         if facts.remains:
             text = f"its dead containers cannot be removed: {facts.remains}"
             yield Reason("ended", text, since=facts.since, blocks=False)
@@ -87,6 +105,19 @@ def _ending(facts: PodFacts) -> Iterator[Reason]:
     yield Reason("ending", f"it ends, because {why}", since=since, until=facts.grace_end)
     for step in facts.doing:
         yield Reason("ending", f"it waits for this: {step.what}", since=step.since)
+
+
+def _failures(facts: PodFacts) -> Iterator[str]:
+    """Yield how the containers of a pod that has finished have failed, as one text."""
+    failed = []
+    for container in pod_containers(facts.pod):
+        latest = facts.observed.latest(container.spec.name)
+        if latest is None or latest.state is not ContainerState.EXITED or not latest.exit_code:
+            continue
+        if container.kind is ContainerKind.MAIN or _initializes(container):
+            failed.append(f"{container.spec.name} {_exit(container.spec, latest)}")
+    if failed:
+        yield ", ".join(failed)
 
 
 def _name(facts: PodFacts) -> Iterator[Reason]:
@@ -147,6 +178,10 @@ def _container(facts: PodFacts, container: PodContainer) -> Iterator[Reason]:
         if latest.state is ContainerState.RUNNING:
             text = "this init container runs; what comes after it waits for its end"
             yield Reason("init", text, name, since=latest.started_at or None)
+    elif latest is not None and _stays_ended(facts, container, latest):
+        ending = _exit(container.spec, latest)
+        text = f"it {ending}, and does not start again: {_policy(facts, container)}"
+        yield Reason("ended", text, name, since=latest.finished_at or None)
     elif latest is not None and latest.state is ContainerState.UNKNOWN:
         yield Reason("runtime", "the runtime does not know the state of this container", name)
     yield from _probes(facts, name)
@@ -157,7 +192,9 @@ def _held(facts: PodFacts, container: PodContainer, hold: Hold) -> Reason:
     if waiting.reason == CRASH_LOOP:
         instances = facts.observed.of(name)
         ended = _ended(instances)
-        text = f"{CRASH_LOOP}: {_crash(container.spec, instances)}"
+        told = facts.stopped.get(ended.id) if ended is not None else None
+        crash = _crash(container.spec, instances)
+        text = f"{CRASH_LOOP}: {f'{told}; ' if told else ''}{crash}"
         since = ended.finished_at if ended is not None else None
         return Reason("back-off", text, name, since=since, until=hold.until)
     kind = "image" if waiting.reason in _IMAGE else "start"
@@ -169,6 +206,22 @@ def _initializes(container: PodContainer) -> bool:
     return container.kind is ContainerKind.INIT and not container.is_sidecar
 
 
+def _stays_ended(facts: PodFacts, container: PodContainer, latest: ContainerRecord) -> bool:
+    """Return whether a main container has ended for good while its pod goes on."""
+    if container.kind is not ContainerKind.MAIN or latest.state is not ContainerState.EXITED:
+        return False
+    starts = facts.plan.start if facts.plan is not None else ()
+    is_starting = any(start.container.spec.name == container.spec.name for start in starts)
+    return not is_starting and not restarts_after(container.spec, spec(facts.pod), latest.exit_code)
+
+
+def _policy(facts: PodFacts, container: PodContainer) -> str:
+    policy = container.spec.restartPolicy or spec(facts.pod).restartPolicy
+    has_rules = bool(container.spec.restartPolicyRules)
+    rules = ", and no restartPolicyRule matches" if has_rules else ""
+    return f"its restartPolicy is {policy}{rules}"
+
+
 def _ended(instances: tuple[ContainerRecord, ...]) -> ContainerRecord | None:
     return next((c for c in instances if c.state is ContainerState.EXITED), None)
 
@@ -176,9 +229,11 @@ def _ended(instances: tuple[ContainerRecord, ...]) -> ContainerRecord | None:
 def _crash(container: Container, instances: tuple[ContainerRecord, ...]) -> str:
     """Return how the last instance ended, with what a person looks at next."""
     ended = _ended(instances)
-    if ended is None:
-        return "it crashed"
-    text = f"it exited with code {ended.exit_code}"
+    return "it crashed" if ended is None else f"it {_exit(container, ended)}"
+
+
+def _exit(container: Container, ended: ContainerRecord) -> str:
+    text = f"exited with code {ended.exit_code}"
     if ended.reason != "OOMKilled":
         return f"{text} ({ended.reason})" if ended.reason else text
     limits = container.resources.limits if container.resources is not None else None

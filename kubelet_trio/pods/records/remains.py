@@ -97,7 +97,7 @@ class Remains:
 
     def _note(self, key: PodKey, uid: PodUid, trouble: str) -> None:
         if trouble and self._left[uid][1] != trouble:
-            log.warning("pod.remains", pod=str(key), uid=uid, error=trouble)
+            log.warning("pod.remains", pod=str(key), podUID=uid, error=trouble)
         self._left[uid] = key, trouble
 
     async def _remove(
@@ -118,10 +118,10 @@ class Remains:
                 trouble = await remove_dead(self._runtime, observed)
                 observed = await self._refresh(uid)
             except RuntimeCallError as exc:
-                log.info("pod.remains_unknown", pod=str(key), uid=uid, error=str(exc))
+                log.info("pod.remains_unknown", pod=str(key), podUID=uid, error=str(exc))
                 continue
             if not observed.exists:
-                log.info("pod.remains_removed", pod=str(key), uid=uid)
+                log.info("pod.remains_removed", pod=str(key), podUID=uid)
                 break
             self._note(key, uid, trouble or "the runtime still lists what it has removed")
         self._left.pop(uid, None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lightkube.models.core_v1 import Pod
+from structlog.contextvars import bound_contextvars
 
 from kubelet_trio.containers import ContainerConfigError, NodeSettings, container_config
 from kubelet_trio.cri import RuntimeCallError, v1
@@ -84,7 +85,10 @@ class ContainerStarter:
         container = start.container
         self._count("kubelet_started_containers_total", container)
         try:
-            with span("startContainer", start, _about_start):
+            with (
+                bound_contextvars(containerName=container.spec.name),
+                span("startContainer", start, _about_start),
+            ):
                 await self._start(pod, node, start, sandbox)
         except ContainerStartError as exc:
             reason = exc.waiting.reason or ""
@@ -205,10 +209,13 @@ class ContainerStarter:
                 opened.fail(str(error))
         if error is None:
             return
-        log.warning("container.post_start_failed", container=container.spec.name, error=str(error))
+        log.warning(
+            "container.post_start_failed", containerName=container.spec.name, error=str(error)
+        )
         # Upstream keeps the text out of the event: a response to the hook may contain secrets.
         self._event(pod, container, "Warning", "FailedPostStartHook", "PostStartHook failed")
         await self._stop_unhooked(pod, container_id)
+        self._stopper.told[container_id] = f"its postStart hook failed: {error}"
         raise ContainerStartError(WaitingReason("PostStartHookError", str(error))) from error
 
     async def _hook_error(self, hook: Hook) -> HookError | None:
@@ -227,7 +234,7 @@ class ContainerStarter:
             await self._stopper.stop(pod, record, "FailedPostStartHook", grace_period(pod))
             await self._observe(pod, container_id)
         except RuntimeCallError as exc:
-            log.warning("container.stop_failed", container=record.name, error=str(exc))
+            log.warning("container.stop_failed", containerName=record.name, error=str(exc))
 
     async def _observe(self, pod: Pod, container_id: ContainerId) -> None:
         await self._services.observer.refresh(pod_uid(pod), containers=[container_id])
@@ -245,7 +252,9 @@ class ContainerStarter:
             await self._services.offload(link, container.spec.name, attempt, container_id)
         except OSError as exc:
             # Only old log collectors need the link; the container runs without it.
-            log.warning("container.log_link_failed", container=container.spec.name, error=str(exc))
+            log.warning(
+                "container.log_link_failed", containerName=container.spec.name, error=str(exc)
+            )
 
     async def _failed(
         self, pod: Pod, container: PodContainer, reason: str, message: str

@@ -10,11 +10,12 @@ does not run it again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import trio
 from lightkube.models.core_v1 import Container, LifecycleHandler, Pod
+from structlog.contextvars import bound_contextvars
 
 from kubelet_trio.containers import container_info
 from kubelet_trio.model import (
@@ -58,6 +59,8 @@ class ContainerStopper:
     services: PodServices
     hooks: HookRecord
     progress: Progress
+    # Why containers that the runtime still has were stopped, for `why`.
+    told: dict[ContainerId, str] = field(default_factory=dict)
 
     async def stop(
         self,
@@ -72,7 +75,10 @@ class ContainerStopper:
 
         `starts_again`: the next instance starts whatever the restart policy says.
         """
-        with span("stopContainer", record, about_container):
+        with (
+            bound_contextvars(containerName=record.name),
+            span("stopContainer", record, about_container),
+        ):
             if starts_again:
                 # Before the stop: its exit code does not tell a later agent.
                 await self.hooks.note_restarting(pod, record.id)
@@ -84,11 +90,16 @@ class ContainerStopper:
 
     async def stop_now(self, record: ContainerRecord, left: float) -> None:
         """Stop a container without its hook, with `left` seconds. Raises `RuntimeCallError`."""
-        with self.progress.beside(f"stopping container {record.name}"):
+        named = bound_contextvars(containerName=record.name)
+        with named, self.progress.beside(f"stopping container {record.name}"):
             await self.services.runtime.stop_container(record.id, stop_timeout(left))
 
     def announce(self, pod: Pod, record: ContainerRecord, message: str) -> None:
-        """Emit the event that a container is being stopped."""
+        """Emit the event that a container is being stopped, and remember why."""
+        here = {c.id for c in self.services.observer.get(pod_uid(pod)).containers}
+        for gone in self.told.keys() - here:
+            del self.told[gone]
+        self.told[record.id] = message
         self._event(pod, record, "Normal", "Killing", message)
 
     async def run_pre_stop(
@@ -102,16 +113,17 @@ class ContainerStopper:
         ip = hook_ip(self.services, self.services.observer.get(pod_uid(pod)), pod)
         running = self.progress.beside(f"running the preStop hook of container {record.name}")
         hooked = span("preStopHook", record, about_container)
-        with trio.move_on_after(grace) as scope, running, hooked as opened:
+        named = bound_contextvars(containerName=record.name)
+        with trio.move_on_after(grace) as scope, named, running, hooked as opened:
             try:
                 await run_hook(self.services, Hook(pod, container, record.id, handler, ip))
             except HookError as exc:
-                log.warning("container.pre_stop_failed", container=record.name, error=str(exc))
+                log.warning("container.pre_stop_failed", containerName=record.name, error=str(exc))
                 opened.fail(str(exc))
                 # Upstream keeps the text out of the event: a response may contain secrets.
                 self._event(pod, record, "Warning", "FailedPreStopHook", "PreStopHook failed")
         if scope.cancelled_caught:
-            log.warning("container.pre_stop_timeout", container=record.name, grace=grace)
+            log.warning("container.pre_stop_timeout", containerName=record.name, grace=grace)
         await self.hooks.note_pre_stopped(pod, request, record.id)
 
     def _pre_stop(

@@ -28,8 +28,8 @@ from kubelet_trio.managers import ClaimError
 from kubelet_trio.model import (
     ContainerRecord,
     RuntimePod,
+    about_pod,
     get_logger,
-    pod_key,
     pod_object_ref,
     pod_uid,
 )
@@ -228,7 +228,7 @@ async def adopt_sandbox(teardown: Teardown) -> AsyncIterator[None]:
         teardown.at_rest()  # before anything is removed: that may take long, or never succeed
     trouble = await remove_dead(runtime, observed, stopped=ready) if teardown.clears else ""
     if trouble and not teardown.remove:
-        log.warning("pod.remains", pod=str(pod_key(teardown.pod)), error=trouble)
+        log.warning("pod.remains", **about_pod(teardown.pod), error=trouble)
     if trouble:
         # All containers have stopped, but an interrupted start can leave a process that the runtime
         # does not know, and that prevents it from ever removing the container (containerd 1.6:

@@ -22,6 +22,7 @@ from kubelet_trio.model import (
     EventSink,
     Meter,
     PodUid,
+    about_pod,
     get_logger,
     is_static,
     pod_key,
@@ -37,6 +38,7 @@ from kubelet_trio.pods.admission.decision import (
     Rejected,
     decide,
 )
+from kubelet_trio.pods.admission.hints import rejection_hints
 from kubelet_trio.pods.admission.resize import (
     DEFERRED,
     INFEASIBLE,
@@ -154,6 +156,10 @@ class Admitter:
             return _undecided(pod, refusal)
         return decision if refusal is None else Rejected(refusal.reason, refusal.message)
 
+    def hints(self, pod: Pod, others: Sequence[Pod]) -> tuple[str, ...]:
+        """Return what the rejection of a pod does not name, as of now: see `rejection_hints`."""
+        return tuple(rejection_hints(pod, others, self._node()))
+
     def would_resize(
         self, desired: Pod, allocated: Pod, others: Sequence[Pod]
     ) -> PendingResize | Preempting | None:
@@ -183,7 +189,7 @@ class Admitter:
             if isinstance(decision, Admitted) and not decision.waits:
                 worker.admit()
             elif isinstance(decision, Rejected):
-                log.warning("pod.rejected", pod=str(pod_key(worker.pod)), reason=decision.reason)
+                log.warning("pod.rejected", **about_pod(worker.pod), reason=decision.reason)
                 reason = counted_reason(decision.reason)
                 self._meter.count("kubelet_admission_rejections_total", (reason,))
                 worker.reject(decision)
@@ -235,7 +241,7 @@ class Admitter:
     def _adopt(self, pod: Pod) -> None:
         failure = call_contained(self._managers.adopt, pod)
         if isinstance(failure, Exception):
-            log.error("pod.not_adopted", pod=str(pod_key(pod)), exc_info=failure)
+            log.error("pod.not_adopted", **about_pod(pod), exc_info=failure)
 
     def _resize(
         self,
@@ -254,11 +260,11 @@ class Admitter:
         if why is None:
             if was is not None and was.reason == DEFERRED:
                 self._meter.count(_ACCEPTED, (trigger.value,))
-            log.info("pod.resize_allocated", pod=str(pod_key(worker.pod)))
+            log.info("pod.resize_allocated", **about_pod(worker.pod))
             worker.grant_resize()
             return
         if was is None or (why.reason, why.generation) != (was.reason, was.generation):
-            log.info("pod.resize_pending", pod=str(pod_key(worker.pod)), reason=why.reason)
+            log.info("pod.resize_pending", **about_pod(worker.pod), reason=why.reason)
             if why.reason == INFEASIBLE:
                 self._meter.count("kubelet_pod_infeasible_resizes_total", (why.detail,))
         worker.refuse_resize(why)
@@ -277,7 +283,7 @@ class Admitter:
         why = call_contained(decide_resize, desired, allocated, others, node, leaving)
         if not isinstance(why, Exception):
             return why
-        log.error("pod.resize_undecided", pod=str(pod_key(worker.pod)), exc_info=why)
+        log.error("pod.resize_undecided", **about_pod(worker.pod), exc_info=why)
         text = f"Unexpected error while attempting to resize the pod: {why!r}"
         return deferred(desired, Rejected(UNEXPECTED, text))
 
@@ -311,7 +317,7 @@ class Admitter:
         for victim in decision.victims:
             found = by_uid.get(pod_uid(victim))
             if found is not None:
-                log.info("pod.preempted", pod=str(pod_key(victim)), by=str(pod_key(worker.pod)))
+                log.info("pod.preempted", **about_pod(victim), by=str(pod_key(worker.pod)))
                 if not found.is_displaced:
                     self._meter.count("kubelet_preemptions", (decision.resource,))
                 found.displace()
@@ -319,7 +325,7 @@ class Admitter:
 
 def _undecided(pod: Pod, failure: Exception) -> Rejected:
     """Return the rejection of a pod because of a bug."""
-    log.error("pod.admission_failed", pod=str(pod_key(pod)), exc_info=failure)
+    log.error("pod.admission_failed", **about_pod(pod), exc_info=failure)
     text = f"Unexpected error while attempting to admit the pod: {failure!r}"
     return Rejected(UNEXPECTED, text)
 
@@ -374,7 +380,7 @@ class RefusedPods:
         """Report a pod as rejected. `runs`: the runtime still has containers or a sandbox of it."""
         uid = pod_uid(pod)
         self._pods[uid] = pod
-        log.error("pod.refused", pod=str(pod_key(pod)), uid=uid, exc_info=failure)
+        log.error("pod.refused", **about_pod(pod), exc_info=failure)
         message = f"Unexpected error while attempting to admit the pod: {failure!r}"
         self._services.events.emit(pod_object_ref(pod), "Warning", UNEXPECTED, message)
         if runs:

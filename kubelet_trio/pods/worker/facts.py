@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import trio
 from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.containers import differs
-from kubelet_trio.model import pod_uid
+from kubelet_trio.model import ContainerId, pod_uid
 from kubelet_trio.pods.plan import PodPlan, begin_resize, deadline_at, effective_grace, plan_pod
 from kubelet_trio.pods.reasons import (
     Blocker,
@@ -42,6 +42,7 @@ class WorkerParts:
     standing: Standing
     phase: Phase
     request: TerminationRequest | None
+    stopped: Mapping[ContainerId, str]
 
     def plans(self, after: Pod) -> tuple[PodPlan, PodPlan]:
         """Return what the planner does now, and what it would do with another manifest.
@@ -100,6 +101,7 @@ class WorkerParts:
             remains=standing.remains,
             record_problem=self.reporter.problem,
             deadline=deadline_at(pod, self.reporter.start_time),
+            stopped=self.stopped,
         )
 
     def _uncertain(self) -> str:
@@ -151,6 +153,7 @@ class WorkerParts:
                 threshold=probe.failureThreshold or 3,
                 output=runner.said if is_same and state.row else "",
                 at=(runner.said_at or None) if is_same and state.row else None,
+                period=probe.periodSeconds or 10,
             )
 
 

@@ -85,9 +85,9 @@ class OrphanDirectories:
         except VOLUME_ERRORS as exc:
             if self._problems.get(uid) != str(exc):
                 self._problems[uid] = str(exc)
-                log.warning("pod.orphan_directory_stays", uid=uid, error=str(exc))
+                log.warning("pod.orphan_directory_stays", podUID=uid, error=str(exc))
             return False
-        log.info("pod.orphan_directory_removed", uid=uid)
+        log.info("pod.orphan_directory_removed", podUID=uid)
         return True
 
 

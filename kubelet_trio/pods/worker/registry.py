@@ -23,6 +23,7 @@ from kubelet_trio.model import (
     PodKey,
     PodUid,
     RuntimePod,
+    about_pod,
     get_logger,
     is_static,
     is_terminal,
@@ -334,7 +335,7 @@ class PodRegistry:
             return
         self._records.pop(uid, None)
         self._services.meter.count("kubelet_orphaned_runtime_pods_total")
-        log.info("pod.orphan", pod=str(pod_key(pod)), uid=uid, known=record is not None)
+        log.info("pod.orphan", **about_pod(pod), known=record is not None)
         worker = self._make(pod, record)
         if worker is not None:
             # Without a record its grace period is not certain: upstream gives 1 s.

@@ -129,7 +129,13 @@ class PodSync:
         self._synced = pod
         with span("syncPod", pod, pod_attributes) as opened:
             opened.set("k8s.pod.update_type", kind)
-            return await self._do_round(pod)
+            result = await self._do_round(pod)
+        if self.plan is not None:
+            starts = [start.container.spec.name for start in self.plan.start]
+            log.debug(
+                "pod.synced", update=kind, starts=starts, stops=len(self.plan.stop_containers)
+            )
+        return result
 
     async def _do_round(self, pod: Pod) -> float | TerminationRequest:
         services, now = self._services, self._services.clock.time()

@@ -25,6 +25,7 @@ from kubelet_trio.model import (
     EventType,
     PodUid,
     RuntimePod,
+    about_pod,
     get_logger,
     pod_key,
     pod_object_ref,
@@ -200,7 +201,9 @@ class PodWorker:
         from kubelet_trio.pods.worker.facts import WorkerParts  # loaded when somebody asks
 
         own = self._services, self._allocation, self._reporter, self._sync, self._probes
-        return WorkerParts(*own, self._turn, self._standing, self.phase, self._request)
+        return WorkerParts(
+            *own, self._turn, self._standing, self.phase, self._request, self._stopper.told
+        )
 
     def wake(self) -> None:
         """Start another round: something may have changed."""
@@ -319,7 +322,7 @@ class PodWorker:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run until the pod is gone. After a crash, continue in the same phase."""
         task_status.started()
-        names = {"pod": str(pod_key(self.pod)), "uid": self.uid}
+        names = about_pod(self.pod)
         # Before the first round needs them: an object is watched while a pod holds it.
         self._services.objects.hold(self.uid, pod_references(self.pod))
         with structlog.contextvars.bound_contextvars(**names), self._scope.open():

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from structlog.contextvars import bind_contextvars
+
 from kubelet_trio.server.errors import HttpError
 from kubelet_trio.server.http.types import Handler, Request, Response
 from kubelet_trio.tracing import current_span
@@ -75,7 +77,19 @@ class Router:
         opened = current_span()
         opened.rename(route.pattern)
         opened.set("http.route", route.pattern)
+        # Ends with the request (`wire`), which may go on as a stream long after this returns.
+        bind_contextvars(**_named(params))
         return await route.handler(replace(request, params=params))
+
+
+def _named(params: Mapping[str, str]) -> dict[str, str]:
+    """Return what names the pod and container of a path in log lines."""
+    named = {}
+    if "namespace" in params and (name := params.get("pod") or params.get("name")):
+        named["pod"] = f"{params['namespace']}/{name}"
+    if "container" in params:
+        named["containerName"] = params["container"]
+    return named
 
 
 def _not_found() -> HttpError:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 import trio
+from structlog.contextvars import bind_contextvars
 from trio.abc import HalfCloseableStream, Listener
 
 from kubelet_trio.model import get_logger
@@ -66,7 +67,9 @@ async def serve_http(
                 )
 
     async def serve_one(stream: trio.SocketStream) -> None:
-        seat = seats.take(_address(stream))
+        address = _address(stream)
+        bind_contextvars(client=address)  # a connection has a task of its own
+        seat = seats.take(address)
         if seat is None:
             await _refuse(stream)
             return

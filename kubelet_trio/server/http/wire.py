@@ -20,8 +20,10 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import h11
 import trio
+from structlog.contextvars import unbind_contextvars
 from trio.abc import HalfCloseableStream
 
+from kubelet_trio.model import get_logger
 from kubelet_trio.server.errors import HttpError
 from kubelet_trio.server.http.seats import Seat
 from kubelet_trio.server.http.traced import STATUS_CODE
@@ -41,8 +43,11 @@ from kubelet_trio.server.http.types import (
 )
 from kubelet_trio.tracing import current_span
 
+log = get_logger()
+
 _CHUNK = 64 * 1024
 _STRANGERS_CHUNK = 8 * 1024
+_BOUND = ("pod", "containerName")  # of a request's log lines: see `Router`
 # How a client's disconnection shows up.
 DISCONNECTED = (trio.BrokenResourceError, trio.ClosedResourceError)
 
@@ -93,6 +98,7 @@ class _Connection:
         self._seat = seat
         self._within = within
         self._is_upgraded = False
+        self._status = 0  # of the last answer
         self._lines = 0  # received since the last complete head
         max_head = limits.head if peer.certificate is None else limits.known_head
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=max_head)
@@ -112,9 +118,21 @@ class _Connection:
         except HttpError as exc:
             await self._respond(exc.response(), with_body=method != "HEAD")
             return await self._next_cycle()
-        with self._observe(request):
-            if not await self._answer(handler, request, has_body=_has_body(head)):
-                return False
+        began = trio.current_time()
+        try:
+            with self._observe(request):
+                if not await self._answer(handler, request, has_body=_has_body(head)):
+                    return False
+        finally:
+            # Without the query, which may hold commands and secrets.
+            log.debug(
+                "http.request",
+                method=request.method,
+                path=request.path,
+                status=self._status,
+                seconds=round(trio.current_time() - began, 6),
+            )
+            unbind_contextvars(*_BOUND)
         return await self._next_cycle()
 
     async def _answer(self, handler: Handler, request: Request, *, has_body: bool) -> bool:
@@ -195,6 +213,7 @@ class _Connection:
         self._h11.receive_data(data)
 
     async def _respond(self, response: Response, *, with_body: bool) -> None:
+        self._status = response.status
         current_span().set(STATUS_CODE, response.status)
         headers = [("Content-Type", response.content_type), *response.headers]
         if response.stream is None:

@@ -104,7 +104,7 @@ class _Actions:
         session = self._admit(request, request.headers.get(KEY_HEADER, ""))
         what = {
             "pod": f"{request.params['namespace']}/{request.params['pod']}",
-            "container": request.query.get("container", ""),
+            "containerName": request.query.get("container", ""),
         }
         try:
             answer = await answer_restart(self._view, self._restart, request)
@@ -127,7 +127,7 @@ class _Actions:
             "ui.exec",
             session=session.name,
             pod=f"{asked.params['namespace']}/{asked.params['pod']}",
-            container=asked.params["container"],
+            containerName=asked.params["container"],
             command=shlex.join(v for n, v in asked.arguments if n == "command")[:_MOST_SHOWN],
         )
         try:

@@ -31,6 +31,7 @@ from kubelet_trio.model import (
     ObjectRef,
     Offload,
     PodUid,
+    about_pod,
     get_logger,
     pod_key,
     pod_object_ref,
@@ -210,17 +211,17 @@ class Adopter:
         return f"{no_mirror}, and {no_file}", ""
 
     def _tell_adopted(self, pod: Pod, proof: str) -> None:
-        log.info("pod.adopted", pod=str(pod_key(pod)), uid=pod_uid(pod), why=proof)
+        log.info("pod.adopted", **about_pod(pod), why=proof)
         message = f"Taken over from another kubelet with its UID and containers: {proof}"
         self._events.emit(pod_object_ref(pod), "Normal", "Adopted", message)
 
     def _tell_replaced(self, pod: Pod, found: ForeignPod, why: str) -> None:
-        log.warning("pod.not_adopted", pod=str(pod_key(pod)), uid=found.uid, why=why)
+        log.warning("pod.not_adopted", pod=str(pod_key(pod)), podUID=found.uid, why=why)
         message = f"Replaces pod {found.uid} of another kubelet: {why}"
         self._events.emit(pod_object_ref(pod), "Warning", "NotAdopted", message)
 
     def _tell_kept(self, found: ForeignPod, problems: str) -> None:
-        log.warning("pod.kept", pod=str(found.key), uid=found.uid, problems=problems)
+        log.warning("pod.kept", pod=str(found.key), podUID=found.uid, problems=problems)
         message = (
             "Runs on as another kubelet has started it: no manifest has it, but its source has "
             f"problems. Mend or remove what is named: {problems}"

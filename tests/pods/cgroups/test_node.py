@@ -520,7 +520,7 @@ async def test_empty_cgroups_of_nobodys_pods_go_and_others_are_named_once(
     # What another agent may run is let be; what was this one's gets the least there is.
     changed = {n[-1]: limits for n, limits in world.tree.there.items() if before[n] != limits}
     assert changed == {"podlost": CgroupLimits(cpu_shares=2)}
-    said = [(entry["event"], entry["uid"]) for entry in logs]
+    said = [(entry["event"], entry["podUID"]) for entry in logs]
     assert said == [
         ("cgroups.orphan_stays", "busy"),
         ("cgroups.orphan_removed", "empty"),
@@ -560,7 +560,7 @@ async def test_an_orphan_that_cannot_be_limited_is_logged_and_tried_again(
             await trio.sleep(100)
             nursery.cancel_scope.cancel()
     assert world.tree.there[*BURSTABLE, "podlost"] == CgroupLimits(cpu_shares=2)
-    assert [(entry["event"], entry["uid"], entry["error"]) for entry in logs] == [
+    assert [(entry["event"], entry["podUID"], entry["error"]) for entry in logs] == [
         ("cgroups.orphan_stays", "lost", "cgroup podlost still has processes in it"),
         ("cgroups.orphan_not_limited", "lost", str(disk or tree)),
         ("cgroups.orphan_not_limited", "lost", str(disk or tree)),

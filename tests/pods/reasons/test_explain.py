@@ -246,7 +246,7 @@ def test_a_crash_loop_waits_as_the_planner_says(
     [
         ("ImagePullBackOff", "image", "the image of web is tried again"),
         ("ErrImageNeverPull", "image", "the image of web is tried again"),
-        ("CreateContainerConfigError", "start", "container web starts again"),
+        ("CreateContainerConfigError", "start", "the start of container web is tried again"),
     ],
 )
 def test_a_container_that_is_held_back(reason: str, kind: str, coming: str) -> None:
