@@ -12,6 +12,7 @@ import pytest
 import trio
 from lightkube.models.core_v1 import Container, LocalObjectReference, Pod, PodSpec, Secret
 from lightkube.models.meta_v1 import ObjectMeta
+from trio.testing import MockClock
 
 from kubelet_trio.credentials import ImageAccess, PullVerification
 from kubelet_trio.credentials.pulled import file_name
@@ -336,6 +337,21 @@ async def test_checks_and_files_are_counted_under_the_go_kubelets_names(node: No
     assert checks == {("credentialRecordFound",): 1, ("mustAuthenticate",): 1}
     assert dict(node.meter.gauges("kubelet_imagemanager_ondisk_pulledrecords")) == {(): 1}
     assert dict(node.meter.gauges("kubelet_imagemanager_ondisk_pullintents")) == {(): 0}
+
+
+async def test_an_intent_is_on_disk_while_its_pull_is_under_way(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    def intents() -> float:
+        return dict(node.meter.gauges("kubelet_imagemanager_ondisk_pullintents"))[()]
+
+    node.hold(secret("one", "a"))
+    node.runtime.latency = {"PullImage": 10.0}
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(node.ensure, "one")
+        await trio.sleep(5)
+        assert intents() == len(list((node.root / "image_manager" / "pulling").iterdir())) == 1
+    assert intents() == 0
 
 
 async def test_an_image_that_came_with_the_node_is_exempt_and_counted(node: Node) -> None:

@@ -291,6 +291,36 @@ async def test_the_serving_certificate_follows_the_nodes_addresses(
     assert ages.count == 1
 
 
+async def test_the_seconds_left_of_the_nodes_certificate_are_told(bed: Bed) -> None:
+    now = bed.clock.time()
+    held = Certificate(now, now + 1000.5, "system:node:node", frozenset({"system:nodes"}))
+    access = ClientAccess(bed.config, bed.store, held)
+    left = list(bed.client(access, rotate=True).ttls())
+    assert [(name, labels) for name, labels, _ in left] == [
+        ("kubelet_certificate_manager_client_ttl_seconds", ())
+    ]
+    assert 990 < left[0][2] <= 1000
+
+
+async def test_a_serving_certificate_that_is_not_renewed_is_counted(
+    bed: Bed, autojump_clock: MockClock
+) -> None:
+    status = NodeStatus(addresses=addresses(("InternalIP", "192.0.2.1")))
+    node: AsyncValue[Node | None] = AsyncValue(
+        Node(metadata=ObjectMeta(name="node"), status=status)
+    )
+    store = CertificateStore(bed.base, "kubelet-server", inline_offload, fake_pki)
+    serving = ServingCertificate(ServingFiles(store), "node", bed.clock, bed.kube, node, bed.meter)
+    (child,) = serving.children()
+    with trio.fail_after(1e5):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(child.run)
+            bed.signer.deny(await bed.signer.wait_requests(1))
+            await bed.signer.wait_requests(2)
+            nursery.cancel_scope.cancel()
+    assert dict(bed.meter.counters("kubelet_server_expiration_renew_errors"))[()] >= 1
+
+
 async def test_the_given_certificate_stands_in_until_it_is_due(
     bed: Bed, autojump_clock: MockClock
 ) -> None:

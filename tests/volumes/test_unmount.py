@@ -168,7 +168,6 @@ def test_a_bind_mount_of_the_same_file_system_is_never_entered(
 async def test_volumes_on_disk_are_counted_and_unreadable_places_too(
     volumes: VolumeManager, tmp_path: Path
 ) -> None:
-    """For reconstruct_volume_operations_total and reconstruct_volume_operations_errors_total."""
     assert await volumes.volumes_on_disk() == (0, 0)
     await set_up(volumes)
     assert await volumes.volumes_on_disk() == (2, 0)
