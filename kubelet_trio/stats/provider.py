@@ -9,6 +9,8 @@ that no response has shown before, there are two readings, a second apart.
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -86,12 +88,14 @@ class StatsProvider:
     _bases: dict[str, tuple[_CpuTime, _CpuTime]] = field(default_factory=dict)
     _known: frozenset[str] = frozenset()  # the subjects of the last summary
     _begin: trio.Lock = field(default_factory=trio.Lock)
+    _began: float = 0.0  # the agent's start, Unix seconds
 
     def __post_init__(self) -> None:
         self.files = KeptFiles(self.host, self.offload)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Close files that nobody needs any more, until cancelled; without it none stays open."""
+        self._began = self._began or self.clock.time()
         await self.files.run(task_status=task_status)
 
     async def summary(self, *, only_cpu_and_memory: bool = False) -> bytes:
@@ -158,8 +162,9 @@ class StatsProvider:
 
     async def _take(self, kind: str, pods: tuple[PodSubject, ...]) -> Snapshot:
         now = self.clock.time()
+        self._began = self._began or now
         keep = self.files.choose()
-        reading, networks = await self.offload(self._read, pods, kind, now, keep)
+        reading, networks, began = await self.offload(self._read, pods, kind, now, keep)
         ids: set[str] = {c.id for pod in pods for c in pod.containers}
         ids |= {pod.sandbox_id for pod in pods if pod.sandbox_id}
         # There is a root for each cgroup driver; the one that exists is in use.
@@ -172,6 +177,7 @@ class StatsProvider:
             places=find_places(reading.cgroups, ids, self.pod_of),
             networks=networks,
             system=self.settings.system,
+            began=began,
             shows_health=self.settings.shows_health,
             from_runtime=self.settings.from_runtime,
         )
@@ -196,8 +202,8 @@ class StatsProvider:
 
     def _read(
         self, pods: tuple[PodSubject, ...], kind: str, now: float, keep: bool
-    ) -> tuple[HostReading, dict[str, tuple[Interface, ...]]]:
-        """Read cgroups and /proc. Runs in a thread."""
+    ) -> tuple[HostReading, dict[str, tuple[Interface, ...]], dict[str, float]]:
+        """Read cgroups and /proc, and when system containers began. Runs in a thread."""
         others = (cgroup for _, cgroup in self.settings.system)
         with self.files.opened(keep) as files:
             reading = read_host(
@@ -208,7 +214,17 @@ class StatsProvider:
                 now=now,
                 files=files,
             )
-        return reading, {} if kind == "cpu" else read_networks(self.host, _processes(pods))
+        networks = {} if kind == "cpu" else read_networks(self.host, _processes(pods))
+        return reading, networks, {} if kind == "metrics" else self._begun(reading)
+
+    def _begun(self, reading: HostReading) -> dict[str, float]:
+        """Return when each system container began: the agent, and others with their cgroups."""
+        root = next((r for r in self.settings.pod_roots if r in reading.cgroups), "")
+        found = {"kubelet": self._began}
+        for name, path in (*self.settings.system, ("pods", root)):
+            if path in reading.cgroups and (made := _made_at(self.host, path)) is not None:
+                found[name] = made
+        return found
 
     async def _ask_runtime(self, *, layers_only: bool) -> list[v1.ContainerStats]:
         """Return the runtime's stats; none if it does not respond in time."""
@@ -314,6 +330,15 @@ def _cpu_times(snapshot: Snapshot) -> Iterator[tuple[str, _CpuTime]]:
     for key, usage in usages:
         if usage is not None and usage.cpu is not None:
             yield key, _CpuTime(usage.time, usage.cpu.usage)
+
+
+def _made_at(host: Host, path: str) -> float | None:
+    """Return when a cgroup was made, as cAdvisor tells it: its oldest directory."""
+    found = []
+    for mount in dict.fromkeys(host.mounts.values()):
+        with contextlib.suppress(OSError):
+            found.append(os.stat(f"{mount}{path}").st_mtime)
+    return min(found, default=None)
 
 
 def _processes(pods: Iterable[PodSubject]) -> dict[str, int]:

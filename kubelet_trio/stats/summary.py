@@ -32,6 +32,7 @@ class Snapshot:
     reported: Mapping[str, CgroupUsage] = field(default_factory=dict)  # by the runtime, by id
     system: tuple[tuple[str, str], ...] = ()  # names and cgroups of further system containers
     from_runtime: bool = False  # whether the runtime's figures of containers come first
+    began: Mapping[str, float] = field(default_factory=dict)  # system containers' starts, by name
     shows_health: bool = False  # whether volumes that their drivers report have their condition
 
     def of_container(self, container_id: str) -> CgroupUsage | None:
@@ -112,7 +113,7 @@ def _system_containers(snapshot: Snapshot, rate: Rate, only: bool) -> Iterator[a
             capacity = reading.node.memory_capacity if name == "pods" else None
             yield api.ContainerStats(
                 name=name,
-                start_time=None,
+                start_time=rfc3339(began) if (began := snapshot.began.get(name)) else None,
                 cpu=cpu_stats(path, usage, rate),
                 memory=memory_stats(usage, capacity),
                 swap=swap_stats(usage),

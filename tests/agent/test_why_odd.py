@@ -10,10 +10,11 @@ from lightkube.models.core_v1 import Pod
 from trio.testing import MockClock
 
 from kubelet_trio.cri import ExecResult
-from kubelet_trio.model import pod_uid
+from kubelet_trio.model import NANO, pod_uid
 from kubelet_trio.testing import FakeExec
 from tests.agent.node import Node, make_pod
 from tests.agent.test_resizing import Cluster
+from tests.agent.test_restart_all import asking, end
 from tests.agent.test_why import of_kind, why
 
 RULE = "{action: Restart, exitCodes: {operator: In, values: [42]}}"
@@ -178,6 +179,35 @@ async def test_a_selector_names_the_labels_that_differ(
         await trio.sleep(5)
         texts = [r.text for r in why(agent, pod).reasons if r.kind == "admission"]
         assert texts == ["the node has no label disk; its nodeSelector wants disk=ssd"]
+
+
+async def test_what_is_short_is_told_in_figures(node: Node, autojump_clock: MockClock) -> None:
+    node.allocatable = {"cpu": 2 * NANO, "memory": 4 * 2**30 * NANO, "pods": NANO}
+    pod, other = make_pod("a"), make_pod("b")
+    async with node.running(pod) as agent:
+        await trio.sleep(5)
+        node.feed.put(pod, other)
+        await trio.sleep(5)
+        assert of_kind(why(agent, other), "admission").text == (
+            "Node didn't have enough resource: pods, requested: 1, used: 1, capacity: 1"
+        )
+
+
+async def test_a_restart_of_all_containers_names_its_cause(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    pod = asking()
+    async with node.running(pod) as agent:
+        await trio.sleep(20)
+        node.runtime.latency = {"StopContainer": 30.0}
+        end(node, "web", 42)
+        await trio.sleep(8)
+        found = why(agent, pod)
+        assert found.summary == (
+            "all its containers restart by a RestartAllContainers rule, "
+            "because web exited with code 42 (Error)"
+        )
+        assert found.next[0].text == "the agent goes on with the pod once that has ended"
 
 
 async def test_a_deferred_resize_tells_when_it_is_decided_on(

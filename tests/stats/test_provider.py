@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,13 @@ async def test_the_runtime_and_the_rest_of_the_system_have_their_cgroups(
     found = await ask()
     assert found["runtime"]["cpu"]["usageNanoCores"] == 0
     assert found["misc"]["memory"]["usageBytes"]
+    # The agent's own is its start, as under the Go kubelet; the others' that of their cgroups.
+    began = datetime.fromtimestamp(world.provider.clock.time() - 12, UTC)
+    own = datetime.fromisoformat(found["kubelet"]["startTime"])
+    assert abs((own - began).total_seconds()) < 3
+    mount = next(iter(world.provider.host.mounts.values()))
+    made = int(Path(f"{mount}/runtime").stat().st_mtime)
+    assert datetime.fromisoformat(found["runtime"]["startTime"]).timestamp() == made
 
 
 @pytest.mark.parametrize("only", [False, True])

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.model import pod_key, spec
-from kubelet_trio.pods.admission.decision import AdmissionNode, port_conflicts
+from kubelet_trio.pods.admission.decision import AdmissionNode, port_conflicts, shortages
 
 
 def rejection_hints(pod: Pod, others: Sequence[Pod], node: AdmissionNode) -> Iterator[str]:
-    """Yield which pods have the host ports, and which labels differ, of a pod as of now."""
+    """Yield which pods have the host ports, which labels differ and what is short, as of now."""
     for other in others:
         for _, protocol, number in dict.fromkeys(port_conflicts(pod, [other])):
             yield f"host port {number}/{protocol} is that of pod {pod_key(other)}"
@@ -20,3 +20,5 @@ def rejection_hints(pod: Pod, others: Sequence[Pod], node: AdmissionNode) -> Ite
         if has != value:
             found = f"no label {key}" if has is None else f"the label {key}={has}"
             yield f"the node has {found}; its nodeSelector wants {key}={value}"
+    for short in shortages(pod, others, node):
+        yield short.rejection().message

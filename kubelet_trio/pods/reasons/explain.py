@@ -173,6 +173,8 @@ def _next(facts: PodFacts, found: Sequence[Reason]) -> list[Next]:
     if due is not None and not is_told:
         text = "the agent looks at the pod again, if nothing happens before"
         coming.append(Next(max(due, facts.now), text))
+    if not coming and facts.stage is PodStage.SYNC and facts.doing:
+        coming.append(Next(None, "the agent goes on with the pod once that has ended"))
     if not coming and facts.stage is PodStage.TERMINATED:
         coming.append(Next(None, _after_the_end(facts)))
     return sorted(coming, key=lambda each: math.inf if each.at is None else each.at)

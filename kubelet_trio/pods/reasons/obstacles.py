@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from lightkube.models.core_v1 import Container, PodStatus
 
 from kubelet_trio.model import (
+    RESTART_ALL_CONTAINERS,
     ContainerKind,
     ContainerRecord,
     ContainerState,
@@ -14,7 +15,11 @@ from kubelet_trio.model import (
     pod_containers,
     spec,
 )
-from kubelet_trio.pods.plan import CRASH_LOOP, restarts_after
+from kubelet_trio.pods.plan import (
+    CRASH_LOOP,
+    is_restarting_all,
+    restarts_after,
+)
 from kubelet_trio.pods.reasons.facts import Blocker, PodFacts, ProbeFacts
 from kubelet_trio.pods.reasons.types import Reason
 from kubelet_trio.pods.types import EndReason, Hold, PodStage
@@ -63,6 +68,7 @@ def _obstacles(facts: PodFacts) -> Iterator[Reason]:
         yield from _runtime(facts)
         yield from _volumes(facts)
         yield from _step(facts)
+        yield from _restarting(facts)
         for container in pod_containers(facts.pod):
             yield from _container(facts, container)
         yield from _gates(facts)
@@ -162,6 +168,21 @@ def _step(facts: PodFacts) -> Iterator[Reason]:
     hold = facts.hold
     if hold is not None and hold.until > facts.now:
         yield Reason("step", hold.waiting.message, since=hold.since or None, until=hold.until)
+
+
+def _restarting(facts: PodFacts) -> Iterator[Reason]:
+    """Yield which containers' ends have made all of them restart in place (KEP-5532)."""
+    if not is_restarting_all(facts.status):
+        return
+    causes = []
+    for container in pod_containers(facts.pod):
+        latest = facts.observed.latest(container.spec.name)
+        rules = container.spec.restartPolicyRules or ()
+        has_rule = any(rule.action == RESTART_ALL_CONTAINERS for rule in rules)
+        if has_rule and latest is not None and latest.state is ContainerState.EXITED:
+            causes.append(f"{container.spec.name} {_exit(container.spec, latest)}")
+    because = f", because {', '.join(causes)}" if causes else ""
+    yield Reason("step", f"all its containers restart by a RestartAllContainers rule{because}")
 
 
 def _container(facts: PodFacts, container: PodContainer) -> Iterator[Reason]:
