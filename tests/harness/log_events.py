@@ -27,12 +27,12 @@ on, or for single files with `logging.vmodule` (a file's name is the last part o
 `splitStream` the lines of `error` go to stderr, all others to stdout.
 
 Each line has its time, level and name, the fields below, and the context that it was logged in, as
-text and as JSON. Pods and containers have the Go kubelet's keys:
+text and as JSON. Pods and containers have the Go kubelet's keys; `pod` is `namespace/name`:
 
 | context | fields |
 | --- | --- |
 | a part of the [supervision tree](../supervision.md) | `child` |
-| a pod's worker, and tasks and threads that work for it | `pod` (`namespace/name`), `podUID` |
+| a pod's worker, and tasks and threads that work for it | `pod`, `podUID` |
 | start and stop of a container, its hooks, image and probes | `containerName`; of a probe `probe` |
 | a connection of the kubelet API or of a socket for programs of the node | `client` |
 | a request whose path names a pod | `pod`, `containerName` |

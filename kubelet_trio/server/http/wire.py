@@ -98,7 +98,7 @@ class _Connection:
         self._seat = seat
         self._within = within
         self._is_upgraded = False
-        self._status = 0  # of the last answer
+        self._status = 0  # of the answer in progress; 0: none yet
         self._lines = 0  # received since the last complete head
         max_head = limits.head if peer.certificate is None else limits.known_head
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=max_head)
@@ -118,7 +118,7 @@ class _Connection:
         except HttpError as exc:
             await self._respond(exc.response(), with_body=method != "HEAD")
             return await self._next_cycle()
-        began = trio.current_time()
+        began, self._status = trio.current_time(), 0
         try:
             with self._observe(request):
                 if not await self._answer(handler, request, has_body=_has_body(head)):
@@ -255,7 +255,7 @@ class _Connection:
 
     async def accept(self, headers: Headers) -> tuple[HalfCloseableStream, bytes]:
         """See `Upgrade.accept`."""
-        self._is_upgraded = True
+        self._is_upgraded, self._status = True, 101
         current_span().set(STATUS_CODE, HTTPStatus.SWITCHING_PROTOCOLS.value)
         await self._send(
             h11.InformationalResponse(

@@ -7,11 +7,39 @@ from typing import Any
 
 import structlog
 import trio
+from structlog.testing import capture_logs
 from trio.testing import MockClock, memory_stream_pair
 
-from kubelet_trio.server import Request, Response, Router, serve_connection
+from kubelet_trio.server import Request, Response, Router, Upgrade, serve_connection
 from kubelet_trio.server.http.types import Send
 from tests.server.http.test_http import read_answer
+
+
+async def test_a_line_tells_how_each_request_ended(autojump_clock: MockClock) -> None:
+    async def upgrade(request: Request) -> Response:
+        async def take(upgrade: Upgrade) -> None:
+            await upgrade.accept(())
+            await trio.sleep(7)
+
+        return Response(upgrade=take)
+
+    router, (client, server) = Router(), memory_stream_pair()
+    router.add("GET", "/exec/{namespace}/{pod}/{container}", upgrade)
+    with capture_logs() as logs:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve_connection, server, router)
+            upgraded = b"Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\n"
+            for path, more in (
+                (b"/nothing?token=secret", b""),
+                (b"/exec/ns/web/main?command=secret", upgraded),
+            ):
+                await client.send_all(b"GET %b HTTP/1.1\r\nHost: h\r\n%b\r\n" % (path, more))
+                await read_answer(client)
+            await trio.sleep(10)
+            await client.aclose()
+    told = [(line["path"], line["status"]) for line in logs if line["event"] == "http.request"]
+    assert told == [("/nothing", 404), ("/exec/ns/web/main", 101)]
+    assert "secret" not in str(logs)
 
 
 async def test_a_request_and_its_stream_name_pod_and_container(autojump_clock: MockClock) -> None:
