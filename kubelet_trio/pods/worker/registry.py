@@ -37,7 +37,8 @@ from kubelet_trio.pods.records.record import PodRecord, is_removed
 from kubelet_trio.pods.records.remains import is_at_rest
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.types import EndReason, PodStage, ResizeTrigger, TerminationRequest
-from kubelet_trio.pods.worker.admitter import Admitter, RefusedPods, counts
+from kubelet_trio.pods.worker.admitter import Admitter, RefusedPods
+from kubelet_trio.pods.worker.ledger import Ledger, counts
 from kubelet_trio.pods.worker.worker import PodWorker
 from kubelet_trio.sources import Desired
 from kubelet_trio.supervision import ChildSpec, Restart, call_contained
@@ -86,6 +87,8 @@ class PodRegistry:
         self._complete = trio.Event()
         self._reclaimed: set[PodUid] = set()  # directories that are being removed
         self._refused = RefusedPods(services)
+        self._ledger = Ledger(self._workers)
+        self._admitted_before: tuple[int, list[Pod]] = (-1, [])
 
     async def wait_complete(self) -> None:
         """Wait until every source has delivered once."""
@@ -135,11 +138,17 @@ class PodRegistry:
     def counted(self, without: Collection[PodUid] = ()) -> list[Pod]:
         """Return the pods that admission counts now, except for some."""
         workers = [w for uid, w in self._workers.items() if uid not in without]
-        remembered = [r.pod for r in self._remembered() if r.uid not in without]
+        remembered = [pod for pod in self._remembered() if pod_uid(pod) not in without]
         return [w.counted for w in workers if counts(w, ())] + remembered
 
-    def _remembered(self) -> list[PodRecord]:
-        return [r for r in self._records.values() if r.admitted and r.termination is None]
+    def _remembered(self) -> list[Pod]:
+        """Return the pods that an earlier agent admitted, and that have no worker yet."""
+        known, pods = self._admitted_before
+        if known != len(self._records):  # records are only ever taken out
+            records = self._records.values()
+            pods = [r.pod for r in records if r.admitted and r.termination is None]
+            self._admitted_before = len(self._records), pods
+        return pods
 
     def apply(self, desired: Desired) -> None:
         """Start, update and end workers, so that they match the newest desired set."""
@@ -177,7 +186,10 @@ class PodRegistry:
 
     def _new_worker(self, pod: Pod, record: PodRecord | None) -> PodWorker:
         return PodWorker(
-            self._services, pod, record, reconsider=self._reconsider, on_gone=self._on_gone
+            *(self._services, pod, record),
+            reconsider=self._reconsider,
+            on_gone=self._on_gone,
+            changed=self._ledger.note,
         )
 
     def _make(self, pod: Pod, record: PodRecord | None) -> PodWorker | None:
@@ -247,6 +259,7 @@ class PodRegistry:
     def _start(self, worker: PodWorker) -> None:
         uid, key = worker.uid, pod_key(worker.pod)
         self._workers[uid] = worker
+        self._ledger.note(uid)
         self._services.remains.take_back(uid)
         self._services.names.claim(key, uid)
         self._start_child(
@@ -265,6 +278,7 @@ class PodRegistry:
 
     def _on_gone(self, uid: PodUid) -> None:
         del self._workers[uid]
+        self._ledger.drop(uid)
         pod = self._desired.pods.get(uid)
         if pod is not None:
             # A source delivered the same UID again while the pod was being removed.
@@ -287,15 +301,15 @@ class PodRegistry:
         """Decide on the waiting pods and on resizes, once the runtime has been listed."""
         if not self._is_listed():
             return
-        for uid in self._known_uids():
-            worker = self._workers.get(uid)
-            if worker is not None and not worker.is_admitted and not worker.is_ending:
-                worker.admit()  # a Go kubelet started it: taking over its node ends no pod
+        self._ledger.remember(self._remembered())
+        waiting = self._ledger.waiting()
+        known = frozenset(self._known_uids()) if waiting else frozenset()
+        for uid in waiting:
+            if uid in known:
+                # A Go kubelet started it: taking over its node ends no pod.
+                self._workers[uid].admit()
         self._admitter.admit(
-            list(self._workers.values()),
-            [r.pod for r in self._remembered()],
-            trigger=trigger,
-            all_known=self._complete.is_set(),
+            self._ledger, self._workers, trigger=trigger, all_known=self._complete.is_set()
         )
 
     def _end_unwanted(self) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from lightkube.models.core_v1 import Pod
 from trio_util import AsyncValue
 
@@ -18,9 +21,17 @@ from kubelet_trio.pods.worker.reporter import PodReporter
 class WorkerState:
     """The state of one pod's worker, for the registry and the admitter. Nothing here blocks."""
 
-    def __init__(self, services: PodServices, pod: Pod, record: PodRecord | None) -> None:
+    def __init__(
+        self,
+        services: PodServices,
+        pod: Pod,
+        record: PodRecord | None,
+        changed: Callable[[PodUid], None],
+    ) -> None:
         """Begin with what an earlier agent has recorded; see `PodWorker`."""
-        self._allocation = PodAllocation(pod, record)
+        # Called after each change of what admission reads: phase, request, admission, resources.
+        self._changed = partial(changed, pod_uid(pod))
+        self._allocation = PodAllocation(pod, record, self._changed)
         self._phase = AsyncValue(first_phase(record))
         self._request: TerminationRequest | None = (
             record.termination if record is not None else None

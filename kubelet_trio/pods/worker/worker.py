@@ -82,6 +82,7 @@ class PodWorker(WorkerState):
         *,
         reconsider: Callable[[ResizeTrigger], None],
         on_gone: Callable[[PodUid], None],
+        changed: Callable[[PodUid], None],
     ) -> None:
         """Make a worker that `run` starts.
 
@@ -91,8 +92,9 @@ class PodWorker(WorkerState):
             record: the pod's record, if an earlier agent left one.
             reconsider: called when waiting pods may be admitted, resized, or get their name.
             on_gone: called last, when the pod is gone.
+            changed: called when the pod may have to be counted in another way.
         """
-        super().__init__(services, pod, record)
+        super().__init__(services, pod, record, changed)
         self._services = services
         self._reconsider = reconsider
         self._on_gone = on_gone
@@ -193,6 +195,7 @@ class PodWorker(WorkerState):
         if merged == self._request:
             return
         self._request = merged
+        self._changed()
         self._reporter.show_ending(self.pod, merged)
         self._reporter.note_decision()
         if self.stage is not PodStage.TERMINATED:  # otherwise nothing is left to stop sooner
@@ -203,10 +206,12 @@ class PodWorker(WorkerState):
         after = next_phase(self.phase, event)
         self._standing.moved(self.phase, after)
         self._phase.value = after
+        self._changed()
 
     def admit(self) -> None:
         """Let the pod run."""
         self._reporter.admit()
+        self._changed()
 
     def grant_resize(self) -> None:
         """Allocate the resources that the pod asks for."""
