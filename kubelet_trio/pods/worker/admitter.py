@@ -107,6 +107,7 @@ class Admitter:
         *,
         trigger: ResizeTrigger,
         all_known: bool = True,
+        resizes: bool = True,
     ) -> None:
         """Decide on every worker that waits for its admission, or asks for other resources.
 
@@ -116,9 +117,10 @@ class Admitter:
             trigger: what has changed, for the metric of resizes.
             all_known: whether all pods of the node are known: not before resizes are decided on,
                 and what unknown pods hold is released.
+            resizes: whether to decide on resizes too: they come after all pods that wait.
         """
         waiting = ledger.waiting()
-        resizing = ledger.resizing() if all_known else []
+        resizing = ledger.resizing() if all_known and resizes else []
         if all_known:
             self._managers.retain(ledger.present())
         for uid in ledger.take_unadopted():

@@ -8,7 +8,7 @@ no source wants, no matter which agent started it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
@@ -47,18 +47,19 @@ log = get_logger()
 
 # The grace period of a pod without manifest and record (HandlePodCleanups of pkg/kubelet).
 ORPHAN_GRACE = 1
+_APPLIED = 32  # pods that are applied and admitted between two checkpoints, in some 10 ms
 # End reasons that do not always outlast a restart of the agent, see `_take_record`.
 _PASSING = (EndReason.SHUTDOWN, EndReason.REJECTED)
 
 
 class PodRegistry:
-    """All pods of the node by UID. Its methods never block; the workers do the work."""
+    """All pods of the node by UID. Only `apply` lets others run; the workers do the work."""
 
     def __init__(
         self,
         services: PodServices,
         records: Mapping[PodUid, PodRecord],
-        known_uids: Callable[[], Iterable[PodUid]],
+        known_uids: Callable[[], Collection[PodUid]],
         start_child: Callable[[ChildSpec], None],
         admitter: Admitter,
         is_listed: Callable[[], bool],
@@ -87,6 +88,7 @@ class PodRegistry:
         self._complete = trio.Event()
         self._reclaimed: set[PodUid] = set()  # directories that are being removed
         self._refused = RefusedPods(services)
+        self._is_applying = False
         self._ledger = Ledger(self._workers)
         self._admitted_before: tuple[int, list[Pod]] = (-1, [])
 
@@ -150,23 +152,48 @@ class PodRegistry:
             self._admitted_before = len(self._records), pods
         return pods
 
-    def apply(self, desired: Desired) -> None:
-        """Start, update and end workers, so that they match the newest desired set."""
+    async def apply(self, desired: Desired) -> bool:
+        """Start, update and end workers, so that they match the newest desired set.
+
+        Others run in between if there are many. Returns whether all is applied: not if `clear`
+        was called meanwhile.
+        """
+        known = len(self._workers)
+        self._begin(desired)
+        # By creation, as HandlePodAdditions sorts: the oldest pods are admitted first.
+        pods = sorted(desired.pods.items(), key=_creation)
+        self._is_applying = True
+        try:
+            for done, (uid, pod) in enumerate(pods):
+                if done and done % _APPLIED == 0:
+                    # Resizes are decided on after all new pods, so nobody else admits meanwhile.
+                    self._admit_new()
+                    await trio.lowlevel.checkpoint()
+                    if self._desired is not desired:
+                        break
+                # An exception that one pod causes must not end this task, which serves all pods.
+                failure = call_contained(self._apply_one, uid, pod)
+                if isinstance(failure, Exception):
+                    self._refused.refuse(pod, failure, runs=uid in self._known_uids())
+        finally:
+            self._is_applying = False
+        self._refused.forget_unwanted(self._desired.pods)
+        added = len(self._workers) > known
+        self._admit(ResizeTrigger.PODS_ADDED if added else ResizeTrigger.POD_UPDATED)
+        return self._desired is desired
+
+    def clear(self, desired: Desired) -> None:
+        """End all workers: `desired` has no pods. Never blocks."""
+        self._begin(desired)
+        self._refused.forget_unwanted(desired.pods)
+        self._admit(ResizeTrigger.POD_UPDATED)
+
+    def _begin(self, desired: Desired) -> None:
         self._desired = desired
         self._names = frozenset(pod_key(pod) for pod in desired.pods.values())
         if desired.all_ready:
             self._complete.set()
-        known = len(self._workers)
         self._end_unwanted()  # first: a new pod may need the resources or the name of an old one
-        # By creation, as HandlePodAdditions sorts: the oldest pods are admitted first.
-        for uid, pod in sorted(desired.pods.items(), key=_creation):
-            # An exception that one pod causes must not end this task, which serves all pods.
-            failure = call_contained(self._apply_one, uid, pod)
-            if isinstance(failure, Exception):
-                self._refused.refuse(pod, failure, runs=uid in self._known_uids())
-        self._refused.forget_unwanted(desired.pods)
-        added = len(self._workers) > known
-        self._admit(ResizeTrigger.PODS_ADDED if added else ResizeTrigger.POD_UPDATED)
 
     def _apply_one(self, uid: PodUid, pod: Pod) -> None:
         worker = self._workers.get(uid)
@@ -238,10 +265,11 @@ class PodRegistry:
             self._end_orphan(uid)
         self._wake_waiting(uid)
 
-    def _wake_waiting(self, uid: PodUid) -> None:
-        """Wake the pods of the same name that wait until this one has ended."""
-        for worker in self._workers.values():
-            if uid in worker.waits_for:
+    def _wake_waiting(self, uid: PodUid | None = None) -> None:
+        """Wake the pods that wait until another of their name has ended, or until this one has."""
+        for waiting in self._services.names.waiting(uid):
+            worker = self._workers.get(waiting)
+            if worker is not None:
                 worker.wake()
 
     def objects_changed(self, uid: PodUid) -> None:
@@ -291,26 +319,40 @@ class PodRegistry:
     def _reconsider(self, trigger: ResizeTrigger) -> None:
         """Let waiting pods continue: another one may have made room, or freed its name."""
         if trigger is ResizeTrigger.POD_TERMINATED:
-            for worker in self._workers.values():
-                # Not for other triggers: a pod that waits asks in each round to be resized.
-                if worker.waits_for:
-                    worker.wake()
+            # Not for other triggers: a pod that waits asks in each round to be resized.
+            self._wake_waiting()
         self._admit(trigger)
 
     def _admit(self, trigger: ResizeTrigger) -> None:
         """Decide on the waiting pods and on resizes, once the runtime has been listed."""
+        if self._is_applying:
+            return  # it ends with this
+        if self._take_over():
+            self._admitter.admit(
+                self._ledger, self._workers, trigger=trigger, all_known=self._complete.is_set()
+            )
+
+    def _admit_new(self) -> None:
+        """Decide on the waiting pods only."""
+        if self._take_over():
+            self._admitter.admit(
+                *(self._ledger, self._workers),
+                trigger=ResizeTrigger.PODS_ADDED,
+                all_known=self._complete.is_set(),
+                resizes=False,
+            )
+
+    def _take_over(self) -> bool:
+        """Admit what another kubelet has started; return whether the runtime has been listed."""
         if not self._is_listed():
-            return
+            return False
         self._ledger.remember(self._remembered())
-        waiting = self._ledger.waiting()
-        known = frozenset(self._known_uids()) if waiting else frozenset()
-        for uid in waiting:
+        known = self._known_uids()
+        for uid in self._ledger.waiting():
             if uid in known:
                 # A Go kubelet started it: taking over its node ends no pod.
                 self._workers[uid].admit()
-        self._admitter.admit(
-            self._ledger, self._workers, trigger=trigger, all_known=self._complete.is_set()
-        )
+        return True
 
     def _end_unwanted(self) -> None:
         wanted = self._desired.pods

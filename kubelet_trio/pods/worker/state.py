@@ -78,11 +78,6 @@ class WorkerState:
         return self._reporter.is_admitted
 
     @property
-    def waits_for(self) -> frozenset[PodUid]:
-        """The pods of the same name that an earlier agent left running: they must end first."""
-        return self._turn.waits_for
-
-    @property
     def allocation(self) -> PodAllocation:
         """The resources that the pod asks for, and those that it has."""
         return self._allocation

@@ -252,6 +252,7 @@ class PodWorker(WorkerState):
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run until the pod is gone. After a crash, continue in the same phase."""
         task_status.started()
+        await self._services.turnstile.enter()
         names = {"pod": str(pod_key(self.pod)), "uid": self.uid}
         # Before the first round needs them: an object is watched while a pod holds it.
         self._services.objects.hold(self.uid, pod_references(self.pod))
@@ -274,6 +275,7 @@ class PodWorker(WorkerState):
             self._certainty.is_complete = self._is_new and not exists
             self._move(PhaseEvent.LISTED)
         while self.phase is not Phase.GONE:
+            await self._services.turnstile.enter()  # all may be asked to end at once
             with trio.CancelScope() as self._interrupt:
                 event = await self._activities[self.phase]()
                 # A request during a call that cannot be cancelled makes the event outdated.
@@ -331,6 +333,7 @@ class PodWorker(WorkerState):
             self._standing.round_ended(result)
             with trio.move_on_after(result):
                 await self._bell.wait_ring()
+            await self._services.turnstile.enter()
 
     async def _terminate(self) -> PhaseEvent:
         # No container restarts any more, but a change of readiness still matters to endpoints.
