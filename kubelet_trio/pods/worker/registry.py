@@ -8,7 +8,7 @@ no source wants, no matter which agent started it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
@@ -265,10 +265,13 @@ class PodRegistry:
             self._end_orphan(uid)
         self._wake_waiting(uid)
 
-    def _wake_waiting(self, uid: PodUid | None = None) -> None:
-        """Wake the pods that wait until another of their name has ended, or until this one has."""
-        for waiting in self._services.names.waiting(uid):
-            worker = self._workers.get(waiting)
+    def _wake_waiting(self, uid: PodUid) -> None:
+        """Wake the pods of the same name that wait until this one has ended."""
+        self._wake_those(self._services.names.waiting(uid))
+
+    def _wake_those(self, uids: Iterable[PodUid]) -> None:
+        for uid in uids:
+            worker = self._workers.get(uid)
             if worker is not None:
                 worker.wake()
 
@@ -320,7 +323,7 @@ class PodRegistry:
         """Let waiting pods continue: another one may have made room, or freed its name."""
         if trigger is ResizeTrigger.POD_TERMINATED:
             # Not for other triggers: a pod that waits asks in each round to be resized.
-            self._wake_waiting()
+            self._wake_those(self._services.names.waiting())
         self._admit(trigger)
 
     def _admit(self, trigger: ResizeTrigger) -> None:
