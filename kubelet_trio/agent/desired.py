@@ -89,8 +89,14 @@ class DesiredPods:
     def _turn(self) -> None:
         self.turned_at = trio.current_time()
 
-    def apply(self, desired: Desired) -> None:
-        """Pass the newest desired pods through the pipeline. Never blocks."""
+    async def apply(self, desired: Desired) -> None:
+        """Pass the newest desired pods through the pipeline."""
+        desired = self._take(desired)
+        if await self._registry.apply(desired):
+            self._want_mirrors(desired)
+
+    def _take(self, desired: Desired) -> Desired:
+        """Tell the other parts of the newest desired pods; return them as the registry wants."""
         self._note(desired)
         # First, so that a pod of the same manifest finds them when it starts.
         self._documents.apply(desired.objects)
@@ -102,13 +108,14 @@ class DesiredPods:
         if self._is_clearing:
             # Without `all_ready` the pods of a source that has not delivered yet would stay.
             desired = replace(desired, pods={}, all_ready=True, kept=frozenset())
-        self._registry.apply(desired)
-        self._want_mirrors(desired)
+        return desired
 
     def clear(self) -> None:
         """Terminate every pod for good: from now on none is desired, whatever a source delivers."""
         self._is_clearing = True
-        self.apply(self.value.value)
+        desired = self._take(self.value.value)
+        self._registry.clear(desired)
+        self._want_mirrors(desired)
 
     def infos(self) -> Iterator[SourceInfo]:
         """Yield the state of each source."""

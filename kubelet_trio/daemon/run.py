@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -19,10 +18,10 @@ from kubelet_trio.containers import NodeSettings, resolv_conf_problem
 from kubelet_trio.daemon.build import build_agent
 from kubelet_trio.daemon.ending import end_pods
 from kubelet_trio.daemon.failure import report_setup_failure
+from kubelet_trio.daemon.garbage import collect_when_quiet, spare_collector
 from kubelet_trio.daemon.machine import machine_children, set_up_machine
 from kubelet_trio.daemon.settings import node_name
 from kubelet_trio.host import Contention, LeftOut, lock_file
-from kubelet_trio.lean import drop_leftovers
 from kubelet_trio.model import (
     TERMINAL_PHASES,
     EventSink,
@@ -202,7 +201,7 @@ async def _run(
     async def attend() -> None:
         nonlocal code
         await ready.event.wait()
-        _spare_collector()
+        spare_collector()
         task_status.started(partial(is_healthy, agent.check_functions()))
         log.info("agent.started", node=agent.settings.node.node_name)
         if settings.config.run_once:
@@ -217,6 +216,7 @@ async def _run(
             if contention is not None:
                 nursery.start_soon(_stop_when_contended, agent, contention)
             nursery.start_soon(attend)
+            nursery.start_soon(collect_when_quiet)
             await agent.run(task_status=ready)
             nursery.cancel_scope.cancel()
     # A nursery wraps even a single exception in a group (strict_exception_groups).
@@ -235,14 +235,6 @@ class _Ready:
 
     def started(self, _value: None = None) -> None:
         self.event.set()
-
-
-def _spare_collector() -> None:
-    """Exempt the objects that exist now, mostly code, from garbage collection."""
-    # A full collection would scan them, and stop every task for 20 ms, each time.
-    drop_leftovers()
-    gc.collect()
-    gc.freeze()
 
 
 async def _stop_when_asked(agent: Agent, stop: trio.Event, hurry: trio.Event | None) -> None:

@@ -123,6 +123,7 @@ from kubelet_trio.model.selectors import matches_label_selector, matches_node_se
 from kubelet_trio.model.state import StateForm, StateVersionError, check_version
 from kubelet_trio.model.threads import busy_threads, end_threads, thread_offload
 from kubelet_trio.model.tree import count_tree
+from kubelet_trio.model.turnstile import Slices, Turnstile
 from kubelet_trio.model.user_namespace import in_user_namespace, mapped_ids
 from kubelet_trio.model.versions import KUBELET_VERSION, KUBERNETES_VERSION
 from kubelet_trio.model.watch import (
@@ -186,9 +187,11 @@ __all__ = [
     "RuntimePod",
     "SandboxId",
     "SandboxRecord",
+    "Slices",
     "StateForm",
     "StateVersionError",
     "SystemClock",
+    "Turnstile",
     "WallClock",
     "Wanted",
     "WatchPoints",

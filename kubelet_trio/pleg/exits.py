@@ -135,6 +135,7 @@ class ExitWatchers:
         self._on_unguarded = on_unguarded
         self._is_stopping = is_stopping
         self._watches: dict[ContainerId, trio.CancelScope] = {}
+        self._watched: dict[PodUid, set[ContainerId]] = {}  # the same, by pod
         self._unwatchable: set[ContainerId] = set()
         self._changed: dict[PodUid, None] = {}  # pods to check, in order, each once
         self._woken = Bell()
@@ -166,13 +167,17 @@ class ExitWatchers:
         try:
             async with trio.open_nursery() as watches:
                 while True:
-                    for container_id in [c for c in self._watches if self._state.has_ended(c)]:
-                        self._watches[container_id].cancel()
-                    for uid in self._take_changed():
+                    changed = self._take_changed()
+                    for uid in changed:
+                        for container_id in self._watched.get(uid, ()):
+                            if self._state.has_ended(container_id):
+                                self._watches[container_id].cancel()
+                    for uid in changed:
                         self._watch_pod(uid, watches, inspector)
                     await self._woken.wait_ring()
         finally:
             self._watches.clear()
+            self._watched.clear()
 
     def _take_changed(self) -> tuple[PodUid, ...]:
         changed = tuple(self._changed)
@@ -186,6 +191,7 @@ class ExitWatchers:
                 continue
             if self._can_watch(record.id, record.pid):
                 scope = self._watches[record.id] = trio.CancelScope()
+                self._watched.setdefault(uid, set()).add(record.id)
                 watches.start_soon(self._watch, uid, record, scope, inspector, name=record.id)
             else:
                 self._on_unguarded()
@@ -213,12 +219,12 @@ class ExitWatchers:
             except ProcessLookupError:
                 pass  # it has ended already, or is in a PID namespace that we cannot see
             except OSError as exc:
-                self._give_up(container_id, f"cannot watch processes: {exc}")
+                self._give_up(uid, container_id, f"cannot watch processes: {exc}")
                 return
             is_visible = await self._wait_exit_visible(uid, container_id, inspector)
-        self._watches.pop(container_id, None)
+        self._leave(uid, container_id)
         if not is_visible and not self._state.has_ended(container_id):
-            self._give_up(container_id, "it still runs although its PID has ended")
+            self._give_up(uid, container_id, "it still runs although its PID has ended")
 
     async def _confirm_running(
         self, uid: PodUid, container_id: ContainerId, inspector: Inspector
@@ -276,8 +282,15 @@ class ExitWatchers:
         self._state.publish(uid)
         return True
 
-    def _give_up(self, container_id: ContainerId, why: str) -> None:
+    def _leave(self, uid: PodUid, container_id: ContainerId) -> None:
         self._watches.pop(container_id, None)
+        watched = self._watched.get(uid, set())
+        watched.discard(container_id)
+        if not watched:
+            self._watched.pop(uid, None)
+
+    def _give_up(self, uid: PodUid, container_id: ContainerId, why: str) -> None:
+        self._leave(uid, container_id)
         self._unwatchable.add(container_id)
         self._unwatchable = {c for c in self._unwatchable if not self._state.has_ended(c)}
         # Once per reason: on a node without pidfds it holds for every container.

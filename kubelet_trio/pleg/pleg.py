@@ -9,7 +9,7 @@ reads the cache. A lost event costs time, never correctness.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 
 import trio
 
@@ -176,9 +176,12 @@ class Pleg:
                 yield pod
 
     @property
-    def known_uids(self) -> frozenset[PodUid]:
-        """All pods with an object in the runtime, also those whose status is not known yet."""
-        return frozenset(uid for uid, table in self._state.tables.items() if table)
+    def known_uids(self) -> Set[PodUid]:
+        """All pods with an object in the runtime, also those whose status is not known yet.
+
+        A view: it shows what changes later.
+        """
+        return self._state.known_uids
 
     @property
     def watched(self) -> int:

@@ -17,7 +17,7 @@ import trio
 
 from kubelet_trio.containers import PodIdentity, pod_identity
 from kubelet_trio.cri import Listing, Runtime, RuntimeCallError, v1
-from kubelet_trio.model import Bell, Meter, PodUid, get_logger, pod_fields
+from kubelet_trio.model import Bell, Meter, PodUid, Slices, get_logger, pod_fields
 from kubelet_trio.pleg.inspector import Inspector, Owns, observe_query
 from kubelet_trio.pleg.state import PlegState
 from kubelet_trio.pleg.table import PodListing, Queries, Ticket
@@ -27,6 +27,8 @@ log = get_logger()
 Entry = TypeVar("Entry", "v1.PodSandbox", "v1.Container")
 
 SHORT_PERIOD = 1.0  # s
+# Between two checkpoints: pods compared, and list entries sorted by pod. A few ms each.
+_COMPARED, _SORTED = 20, 500
 UNHEALTHY_AFTER = 180.0  # pkg/kubelet/kubelet.go, genericPlegRelistThreshold
 
 
@@ -125,7 +127,7 @@ class Relister:
         same = _same(self._sandboxes, sandboxes) and _same(self._containers, containers)
         self._sandboxes, self._containers = sandboxes, containers
         if not same or self._state.must_compare or self._state.dirty:
-            self._compare(sandboxes_asked, containers_asked, asked_at, inspections)
+            await self._compare(sandboxes_asked, containers_asked, asked_at, inspections)
         self._state.forget_gone(before=sandboxes_asked)
         # Health counts from the end of a relist, snapshots are only as new as its beginning.
         before, self.relisted_at = self.relisted_at, trio.current_time()
@@ -141,7 +143,7 @@ class Relister:
             meter.observe("kubelet_pleg_relist_interval_seconds", now - self._began_at)
         self._began_at = now
 
-    def _compare(
+    async def _compare(
         self,
         sandboxes_asked: Ticket,
         containers_asked: Ticket,
@@ -151,9 +153,11 @@ class Relister:
         """Apply the lists pod by pod, and start queries for pods that changed."""
         assert self._sandboxes is not None
         assert self._containers is not None
-        listed = _by_pod(self._sandboxes, self._containers, self._owns)
-        self._state.must_compare = False
+        self._state.must_compare = False  # what changes from here on asks for another
+        listed = await _by_pod(self._sandboxes, self._containers, self._owns)
+        slices = Slices(_COMPARED)
         for uid in dict.fromkeys((*listed, *self._state.tables, *self._state.dirty)):
+            await slices.step()
             entries = listed.get(uid) or _PodEntries(PodIdentity(uid, "", ""))
             listing = PodListing(
                 entries.sandboxes, entries.containers, sandboxes_asked, containers_asked
@@ -212,16 +216,19 @@ def _same(before: Listing[Entry] | None, after: Listing[Entry]) -> bool:
     return all(known.get(key) is entry for key, entry in after.entries.items())
 
 
-def _by_pod(
+async def _by_pod(
     sandboxes: Iterable[v1.PodSandbox], containers: Iterable[v1.Container], owns: Owns
 ) -> dict[PodUid, _PodEntries]:
     """Return the entries by pod UID, without those that lack pod labels or are not ours."""
     pods: dict[PodUid, _PodEntries] = {}
+    slices = Slices(_SORTED)
     for sandbox in sandboxes:
+        await slices.step()
         identity = pod_identity(sandbox.labels)
         if identity and owns(sandbox.annotations):
             pods.setdefault(identity.uid, _PodEntries(identity)).sandboxes[sandbox.id] = sandbox
     for container in containers:
+        await slices.step()
         identity = pod_identity(container.labels)
         if identity and owns(container.annotations):
             pods.setdefault(identity.uid, _PodEntries(identity)).containers[container.id] = (

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from typing import TypeVar
 
 from kubelet_trio.containers import PodIdentity
 from kubelet_trio.cri import RuntimeCallError, v1
@@ -23,6 +24,28 @@ from kubelet_trio.model import (
 )
 from kubelet_trio.pleg.cache import PodStatusCache
 from kubelet_trio.pleg.table import PodListing, PodTable, Queries, Ticket, Tracked, is_final
+
+T = TypeVar("T")
+
+
+class KnownPods(Set[PodUid]):
+    """A view of the pods with an object in the runtime."""
+
+    def __init__(self, tables: Mapping[PodUid, PodTable]) -> None:
+        self._tables = tables
+
+    def __contains__(self, uid: object) -> bool:
+        return bool(self._tables.get(uid))  # type: ignore[call-overload]
+
+    def __iter__(self) -> Iterator[PodUid]:
+        return iter([uid for uid, table in self._tables.items() if table])
+
+    def __len__(self) -> int:
+        return sum(1 for table in self._tables.values() if table)
+
+    @classmethod
+    def _from_iterable(cls, it: Iterable[T]) -> Set[T]:
+        return frozenset(it)
 
 
 class PlegState:
@@ -47,6 +70,8 @@ class PlegState:
         """
         self.cache = cache
         self.tables: dict[PodUid, PodTable] = {}
+        self.known_uids = KnownPods(self.tables)
+        self._named: dict[PodKey, dict[PodUid, None]] = {}  # the pods of each name
         # Whether the next listing must be compared even if it equals the last one.
         self.must_compare = True
         self.on_change = on_change
@@ -112,9 +137,11 @@ class PlegState:
 
     def namesakes(self, key: PodKey, uid: PodUid) -> Iterator[PodUid]:
         """Yield the other pods of a name that have something running, or may have."""
-        for other, table in self.tables.items():
-            identity = table.identity
-            if other != uid and (identity.namespace, identity.name) == tuple(key) and table.is_live:
+        for other in self._named.get(key, ()):
+            table = self.tables.get(other)
+            if other == uid or table is None or not table.is_live:
+                continue
+            if (table.identity.namespace, table.identity.name) == tuple(key):
                 yield other
 
     def see_sandbox(self, uid: PodUid, sandbox_id: SandboxId, ticket: Ticket) -> None:
@@ -134,12 +161,16 @@ class PlegState:
             self._table(uid).see_container(container_id, ticket, sandbox_id)
 
     def learn_sandbox(self, status: v1.PodSandboxStatus, ticket: Ticket) -> None:
-        if table := self.tables.get(self._pods.get(status.id, PodUid(""))):
+        uid = self._pods.get(status.id, PodUid(""))
+        if table := self.tables.get(uid):
             table.learn_sandbox(status, ticket)
+            self._note_name(uid, table)
 
     def learn_container(self, status: v1.ContainerStatus, pid: int | None, ticket: Ticket) -> None:
-        if table := self.tables.get(self._pods.get(status.id, PodUid(""))):
+        uid = self._pods.get(status.id, PodUid(""))
+        if table := self.tables.get(uid):
             table.learn_container(status, pid, ticket)
+            self._note_name(uid, table)
 
     def mark_gone(self, object_id: str) -> None:
         """Record that an object is gone; answers to earlier listings cannot bring it back."""
@@ -166,6 +197,7 @@ class PlegState:
         if table is None:
             return Queries()
         table.identity = identity if identity.name else table.identity
+        self._note_name(uid, table)
         table.is_listed_live = listing.is_live
         for object_id in tuple(table.unlisted(listing)):
             self.mark_gone(object_id)
@@ -186,6 +218,20 @@ class PlegState:
             return None
         sandbox = table.sandboxes.get(SandboxId(object_id))
         return sandbox or table.containers.get(ContainerId(object_id))
+
+    def _note_name(self, uid: PodUid, table: PodTable) -> None:
+        identity = table.identity
+        if identity.name:
+            key = PodKey(identity.namespace, identity.name)
+            self._named.setdefault(key, {})[uid] = None
+
+    def _forget_table(self, uid: PodUid) -> None:
+        identity = self.tables.pop(uid).identity
+        key = PodKey(identity.namespace, identity.name)
+        namesakes = self._named.get(key, {})
+        namesakes.pop(uid, None)
+        if not namesakes:
+            self._named.pop(key, None)
 
     def _table(self, uid: PodUid) -> PodTable:
         if uid not in self.tables:
@@ -266,6 +312,6 @@ class PlegState:
             table.snapshot(observed_at) if table else RuntimePod(uid, observed_at=observed_at)
         )
         if table is not None and not table:
-            del self.tables[uid]
+            self._forget_table(uid)
         if self.cache.put(snapshot) and not quiet:
             self.on_change(uid)

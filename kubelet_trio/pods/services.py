@@ -22,6 +22,7 @@ from kubelet_trio.model import (
     PodUid,
     RuntimePod,
     SandboxId,
+    Turnstile,
     WallClock,
 )
 from kubelet_trio.objects import ObjectStore
@@ -325,6 +326,7 @@ class PodServices:
     claims: PodClaims = field(default_factory=NoClaims)
     notes: PodNotes = field(default_factory=NoNotes)
     script: ContainerScript | None = None  # None: containers are asked
+    turnstile: Turnstile = field(default_factory=Turnstile)  # before rounds of workers
 
     def node_of(self, pod: Pod) -> NodeSettings:
         """Return the node's settings as they apply to a pod's cgroup and sandbox."""

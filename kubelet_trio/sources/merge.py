@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -170,7 +170,7 @@ async def _tell_problems(
 
 async def run_merge(
     sources: Sequence[Source],
-    apply: Callable[[Desired], None],
+    apply: Callable[[Desired], Awaitable[None]],
     events: EventSink,
     *,
     on_applied: Callable[[], None] = lambda: None,
@@ -192,7 +192,19 @@ async def run_merge(
     hidden: frozenset[ObjectKey] = frozenset()
     holders: Mapping[NameInSource, str] = {}
 
-    def publish() -> None:
+    turn = trio.Lock()
+
+    async def publish() -> None:
+        try:
+            turn.acquire_nowait()
+        except trio.WouldBlock:
+            await turn.acquire()  # the last delivery is still being applied
+        try:
+            await publish_now()
+        finally:
+            turn.release()
+
+    async def publish_now() -> None:
         nonlocal dropped, hidden, holders
         merged = merge(order, snapshots, holders)
         holders = merged.holders(snapshots)
@@ -204,17 +216,17 @@ async def run_merge(
         for key in merged.hidden - hidden:
             log.warning("source.object_dropped", object=str(key), why="there is one before it")
         hidden = merged.hidden
-        apply(merged.desired)
+        await apply(merged.desired)
         on_applied()
 
     async def pump(source: Source) -> None:
         while True:
             snapshots[source.name] = await source.snapshots.wait_value()
-            publish()
+            await publish()
 
     async with trio.open_nursery() as pumps:
         # Also before any delivery: after a restart with the sources' last snapshots.
-        publish()
+        await publish()
         for source in sources:
             pumps.start_soon(pump, source, name=f"merge:{source.name}")
             pumps.start_soon(

@@ -110,8 +110,11 @@ async def start(
     applied: list[Desired] = []
     events = Events()
 
+    async def take(desired: Desired) -> None:
+        (apply or applied.append)(desired)
+
     async def run(task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        await run_merge(sources, apply or applied.append, events, task_status=task_status)
+        await run_merge(sources, take, events, task_status=task_status)
 
     await nursery.start(run)
     await wait_all_tasks_blocked()
@@ -170,9 +173,13 @@ async def test_a_dropped_pod_is_told_once(nursery: trio.Nursery) -> None:
     assert len(events.seen) == 2
 
 
+async def _nowhere(_desired: Desired) -> None:
+    await trio.lowlevel.checkpoint()
+
+
 async def test_two_sources_of_one_name_are_refused() -> None:
     with pytest.raises(ValueError, match="two sources of one name"):
-        await run_merge([FakeSource("file"), FakeSource("file")], lambda _: None, Events())
+        await run_merge([FakeSource("file"), FakeSource("file")], _nowhere, Events())
 
 
 def winners(applied: list[Desired]) -> list[list[str]]:

@@ -7,16 +7,19 @@ from kubelet_trio.pods.admission.decision import (
     Preempting,
     Rejected,
     decide,
+    decide_beside,
 )
 from kubelet_trio.pods.admission.declared_features import (
     DECLARED,
     lacks_features,
 )
+from kubelet_trio.pods.admission.held import NOTHING, Held, Listed, Share, Sums, share_of
 from kubelet_trio.pods.admission.hints import rejection_hints
 from kubelet_trio.pods.admission.resize import (
     DEFERRED,
     INFEASIBLE,
     decide_resize,
+    decide_resize_beside,
     resize_order,
 )
 from kubelet_trio.pods.admission.sysctls import (
@@ -29,17 +32,25 @@ __all__ = [
     "DECLARED",
     "DEFERRED",
     "INFEASIBLE",
+    "NOTHING",
     "AdmissionNode",
     "Admitted",
     "Decision",
+    "Held",
+    "Listed",
     "Preempting",
     "Rejected",
+    "Share",
+    "Sums",
     "SysctlRules",
     "decide",
+    "decide_beside",
     "decide_resize",
+    "decide_resize_beside",
     "kernel_version",
     "lacks_features",
     "rejection_hints",
     "resize_order",
+    "share_of",
     "sysctl_rules",
 ]

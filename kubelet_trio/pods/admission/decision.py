@@ -1,6 +1,6 @@
 """Decide whether a pod may run on this node: the Go kubelet's admit handlers as one pure function.
 
-`decide` looks at a pod, the pods that are on the node, and the node:
+`decide_beside` looks at a pod, what the pods on the node hold, and the node:
 
     Admitted    it runs
     Rejected    it never runs: phase Failed, with upstream's reasons and messages
@@ -21,7 +21,6 @@ from lightkube.models.core_v1 import Pod, PodSecurityContext, Taint
 from kubelet_trio.containers import apparmor_profile, pod_requests
 from kubelet_trio.model import (
     NANO,
-    ContainerKind,
     is_critical,
     is_static,
     metadata,
@@ -31,15 +30,13 @@ from kubelet_trio.model import (
     to_units,
 )
 from kubelet_trio.pods.admission.affinity import matches_node, untolerated
+from kubelet_trio.pods.admission.held import NOTHING, Held, Sums, host_ports
 from kubelet_trio.pods.admission.preemption import NoVictimsError, choose_victims
 from kubelet_trio.pods.admission.sysctls import SysctlRules
 
 _OS = "kubernetes.io/os"
 _LINUX = "linux"
 _ORDER = ("pods", "cpu", "memory", "ephemeral-storage")  # that of the scheduler's fitsRequest
-_ANY = "0.0.0.0"  # a host port on every address, as in the scheduler's HostPortInfo
-
-HostPort = tuple[str, str, int]  # address, protocol, port
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +112,11 @@ class Shortage:
 def decide(
     pod: Pod, others: Sequence[Pod], node: AdmissionNode, leaving: Sequence[Pod] = ()
 ) -> Decision:
+    """Return whether the pod may run beside `others`; see `decide_beside`."""
+    return decide_beside(pod, Held.by(others), node, Held.by(leaving))
+
+
+def decide_beside(pod: Pod, others: Held, node: AdmissionNode, leaving: Held = NOTHING) -> Decision:
     """Return whether the pod may run.
 
     Args:
@@ -126,8 +128,8 @@ def decide(
     rejection = _check_sysctls(pod, node) or _check_platform(pod, node)
     if rejection is not None:
         return rejection
-    short = list(shortages(pod, others, node))
-    failures = list(_mismatches(pod, others, node))
+    short = list(shortages(pod, (others.sums,), node))
+    failures = list(_mismatches(pod, others.sums, node))
     if failures and (is_critical(pod) or not short):
         # Upstream's CriticalPodAdmissionHandler: a shortage does not reject a critical pod, since
         # preemption can mend it. Any other failure does.
@@ -138,10 +140,10 @@ def decide(
     if rejection is not None:
         return rejection
     if short:
-        return preempt(pod, others, short)
-    together = [*others, *leaving]
-    waits = bool(leaving) and any(shortages(pod, together, node))
-    return Admitted(waits or any(port_conflicts(pod, leaving)))
+        return preempt(pod, others.pods, short)
+    together = (others.sums, leaving.sums)
+    waits = bool(leaving.sums.count) and any(shortages(pod, together, node))
+    return Admitted(waits or _has_port_conflict(pod, leaving.sums))
 
 
 def preempt(pod: Pod, others: Sequence[Pod], short: Sequence[Shortage]) -> Preempting | Rejected:
@@ -210,13 +212,13 @@ def _check_apparmor(pod: Pod, node: AdmissionNode) -> Rejected | None:
     return Rejected("AppArmor", f"Cannot enforce AppArmor: {problem}") if problem else None
 
 
-def _mismatches(pod: Pod, others: Sequence[Pod], node: AdmissionNode) -> Iterator[Rejected]:
+def _mismatches(pod: Pod, others: Sums, node: AdmissionNode) -> Iterator[Rejected]:
     """Yield why the node does not match a pod, whatever resources it has."""
     if not matches_node(pod, node.name, node.labels):
         yield _failed("NodeAffinity", "node(s) didn't match Pod's node affinity/selector")
     if spec(pod).nodeName not in (None, "", node.name):
         yield _failed("NodeName", "node(s) didn't match the requested node name")
-    if any(port_conflicts(pod, others)):
+    if _has_port_conflict(pod, others):
         yield _failed("NodePorts", "node(s) didn't have free ports for the requested pod ports")
     # Upstream checks taints "except for static pods".
     if not is_static(pod) and untolerated(node.taints, spec(pod).tolerations or (), "NoExecute"):
@@ -227,20 +229,16 @@ def _failed(predicate: str, why: str) -> Rejected:
     return Rejected(predicate, f"Predicate {predicate} failed: {why}")
 
 
-def shortages(pod: Pod, others: Sequence[Pod], node: AdmissionNode) -> Iterator[Shortage]:
-    """Yield the resources that the node has too little of."""
+def shortages(pod: Pod, others: Sequence[Sums], node: AdmissionNode) -> Iterator[Shortage]:
+    """Yield the resources that the node has too little of, beside what `others` hold together."""
     capacity = node.allocatable
     if not capacity:
         return  # the node does not report what it has
-    if "pods" in capacity and (len(others) + 1) * NANO > capacity["pods"]:
-        yield Shortage("pods", NANO, len(others) * NANO, capacity["pods"])
+    count = sum(each.count for each in others)
+    if "pods" in capacity and (count + 1) * NANO > capacity["pods"]:
+        yield Shortage("pods", NANO, count * NANO, capacity["pods"])
     wanted = {n: a for n, a in pod_requests(pod).items() if a > 0 and n != "pods"}
-    if not wanted:
-        return
-    used: dict[str, int] = {}
-    for other in others:
-        for name, amount in pod_requests(other).items():
-            used[name] = used.get(name, 0) + amount
+    used = {name: sum(each.used(name) for each in others) for name in wanted}
     # Upstream reports extended resources in the random order of a Go map; here they are sorted.
     for name in sorted(wanted, key=lambda n: (_ORDER.index(n) if n in _ORDER else 9, n)):
         if name not in capacity and _is_extended(name):
@@ -248,33 +246,13 @@ def shortages(pod: Pod, others: Sequence[Pod], node: AdmissionNode) -> Iterator[
             # removeMissingExtendedResources: the node does not count what it does not report.
             continue
         here = capacity.get(name, 0)
-        if wanted[name] > here - used.get(name, 0):
-            yield Shortage(name, wanted[name], used.get(name, 0), here)
+        if wanted[name] > here - used[name]:
+            yield Shortage(name, wanted[name], used[name], here)
 
 
 def _is_extended(resource: str) -> bool:
     return "/" in resource and "kubernetes.io/" not in resource
 
 
-def port_conflicts(pod: Pod, others: Sequence[Pod]) -> Iterator[HostPort]:
-    """Yield the host ports of a pod that others have."""
-    mine = list(host_ports(pod))
-    if not mine:
-        return
-    taken = [port for other in others for port in host_ports(other)]
-    for address, protocol, number in mine:
-        for other_address, other_protocol, other_number in taken:
-            if (protocol, number) != (other_protocol, other_number):
-                continue
-            if address == other_address or _ANY in (address, other_address):
-                yield address, protocol, number
-
-
-def host_ports(pod: Pod) -> Iterator[HostPort]:
-    """Yield the host ports that a pod uses: those of main containers and sidecars."""
-    for container in pod_containers(pod):
-        if container.kind is not ContainerKind.MAIN and not container.is_sidecar:
-            continue
-        for port in container.spec.ports or ():
-            if port.hostPort:
-                yield port.hostIP or _ANY, port.protocol or "TCP", port.hostPort
+def _has_port_conflict(pod: Pod, others: Sums) -> bool:
+    return any(others.has_port(port) for port in host_ports(pod))

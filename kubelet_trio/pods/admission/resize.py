@@ -38,6 +38,7 @@ from kubelet_trio.pods.admission.decision import (
     preempt,
     shortages,
 )
+from kubelet_trio.pods.admission.held import NOTHING, Held, Sums
 from kubelet_trio.pods.types import PendingResize
 
 INFEASIBLE: Final = "Infeasible"
@@ -51,6 +52,17 @@ def decide_resize(
     others: Sequence[Pod],
     node: AdmissionNode,
     leaving: Sequence[Pod] = (),
+) -> PendingResize | Preempting | None:
+    """Return why a resize beside `others` is not allocated; see `decide_resize_beside`."""
+    return decide_resize_beside(desired, allocated, Held.by(others), node, Held.by(leaving))
+
+
+def decide_resize_beside(
+    desired: Pod,
+    allocated: Pod,
+    others: Held,
+    node: AdmissionNode,
+    leaving: Held = NOTHING,
 ) -> PendingResize | Preempting | None:
     """Return why a resize is not allocated; None if it is.
 
@@ -73,13 +85,13 @@ def decide_resize(
     if problem := _never_fits(desired, allocated, node):
         detail = "insufficient_node_allocatable"
         return PendingResize(INFEASIBLE, problem, generation, detail)
-    short = _short(desired, allocated, others, node)
+    short = _short(desired, allocated, (others.sums,), node)
     if short and is_critical(desired):
-        decision = preempt(desired, others, short)
+        decision = preempt(desired, others.pods, short)
         if isinstance(decision, Preempting):
             return decision
         return deferred(desired, decision)
-    short = short or _short(desired, allocated, [*others, *leaving], node)
+    short = short or _short(desired, allocated, (others.sums, leaving.sums), node)
     return deferred(desired, short[0].rejection()) if short else None
 
 
@@ -89,7 +101,7 @@ def deferred(desired: Pod, why: Rejected) -> PendingResize:
 
 
 def _short(
-    desired: Pod, allocated: Pod, others: Sequence[Pod], node: AdmissionNode
+    desired: Pod, allocated: Pod, others: Sequence[Sums], node: AdmissionNode
 ) -> list[Shortage]:
     # What the pod does not ask for anew it has already: a request that does not grow is granted
     # even on a node that has become too small for its pods.

@@ -16,6 +16,19 @@ class PodNames:
 
     def __init__(self) -> None:
         self._queues: dict[PodKey, dict[PodUid, trio.Event]] = {}
+        # Who waits for pods of the name that an earlier agent left running; nobody, as a rule.
+        self._waits: dict[PodUid, frozenset[PodUid]] = {}
+
+    def note_waits(self, uid: PodUid, others: frozenset[PodUid]) -> None:
+        """Note the running pods that a pod waits for before its first sandbox."""
+        if others:
+            self._waits[uid] = others
+        else:
+            self._waits.pop(uid, None)
+
+    def waiting(self, other: PodUid | None = None) -> list[PodUid]:
+        """Return the pods that wait for running ones, or for this one."""
+        return [uid for uid, others in self._waits.items() if other is None or other in others]
 
     def claim(self, key: PodKey, uid: PodUid) -> None:
         """Join the queue for a name; claiming twice changes nothing."""

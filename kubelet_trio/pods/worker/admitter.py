@@ -2,7 +2,7 @@
 
 The registry owns the admitter and calls it whenever something has changed. The admitter never
 blocks and keeps no state: while a pod waits until the pods that it preempts have ended, each call
-decides on it anew from the workers' state.
+decides on it anew from the workers' state. What the other pods hold the ledger has as sums.
 
 `RefusedPods` refuses a pod whose worker cannot be made because of a bug. One task applies the
 desired set for all pods, and an exception that one pod causes must not end that task.
@@ -10,7 +10,7 @@ desired set for all pods, and an exception that one pod causes must not end that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 
 import msgspec
 import trio
@@ -24,7 +24,6 @@ from kubelet_trio.model import (
     PodUid,
     about_pod,
     get_logger,
-    is_static,
     pod_key,
     pod_object_ref,
     pod_ref,
@@ -36,18 +35,21 @@ from kubelet_trio.pods.admission.decision import (
     Decision,
     Preempting,
     Rejected,
-    decide,
+    decide_beside,
 )
+from kubelet_trio.pods.admission.held import NOTHING, Held
 from kubelet_trio.pods.admission.hints import rejection_hints
 from kubelet_trio.pods.admission.resize import (
     DEFERRED,
     INFEASIBLE,
     decide_resize,
+    decide_resize_beside,
     deferred,
     resize_order,
 )
 from kubelet_trio.pods.services import NoManagers, PodManagers, PodServices
-from kubelet_trio.pods.types import PendingResize, PodStage, ResizeTrigger
+from kubelet_trio.pods.types import PendingResize, ResizeTrigger
+from kubelet_trio.pods.worker.ledger import Ledger
 from kubelet_trio.pods.worker.worker import PodWorker
 from kubelet_trio.supervision import call_contained
 
@@ -102,38 +104,39 @@ class Admitter:
 
     def admit(
         self,
-        workers: Sequence[PodWorker],
-        remembered: Sequence[Pod],
+        ledger: Ledger,
+        workers: Mapping[PodUid, PodWorker],
         *,
         trigger: ResizeTrigger,
         all_known: bool = True,
+        resizes: bool = True,
     ) -> None:
         """Decide on every worker that waits for its admission, or asks for other resources.
 
         Args:
-            workers: all workers of the node, in the order in which they were made.
-            remembered: pods that an earlier agent admitted and no source has delivered yet.
+            ledger: what the node's pods hold, which includes pods without a worker.
+            workers: all workers of the node.
             trigger: what has changed, for the metric of resizes.
             all_known: whether all pods of the node are known: not before resizes are decided on,
                 and what unknown pods hold is released.
+            resizes: whether to decide on resizes too: they come after all pods that wait.
         """
-        waiting = [w for w in workers if not w.is_admitted and not w.is_ending]
-        resizing = [w for w in workers if all_known and w.asks_resize]
+        waiting = ledger.waiting()
+        resizing = ledger.resizing() if all_known and resizes else []
         if all_known:
-            holders = {w.uid for w in workers if w.stage is not PodStage.TERMINATED}
-            self._managers.retain(holders | {pod_uid(pod) for pod in remembered})
-        for worker in workers:
-            if worker.is_admitted and not worker.is_ending:
-                self._adopt(worker.pod)
+            self._managers.retain(ledger.present())
+        for uid in ledger.take_unadopted():
+            self._adopt(workers[uid].pod)
         if not waiting and not resizing:
             return
         node = self._node()
-        reserved: set[PodUid] = set()  # admitted as soon as others have ended; they count already
-        self._admit_waiting(waiting, workers, remembered, node, reserved)
-        for worker in sorted(resizing, key=_resize_order):
-            if not worker.is_ending:  # preempted by a pod before it
-                present = [w for w in workers if w is not worker and counts(w, reserved)]
-                self._resize(worker, present, remembered, node, trigger)
+        try:
+            self._admit_waiting([workers[uid] for uid in waiting], workers, ledger, node)
+            for worker in sorted([workers[uid] for uid in resizing], key=_resize_order):
+                if not worker.is_ending:  # preempted by a pod before it
+                    self._resize(worker, workers, ledger, node, trigger)
+        finally:
+            ledger.end_reservations()
 
     def would_admit(
         self, pod: Pod, others: Sequence[Pod], replaces: Collection[PodUid] = ()
@@ -145,7 +148,7 @@ class Admitter:
             others: all that would be on the node beside it.
             replaces: pods that it does not start before the end of.
         """
-        decision = self._decided(pod, others, self._node(), [])
+        decision = self._decided(pod, Held.by(others), self._node())
         if isinstance(decision, Rejected) and not decision.reason.startswith(_SHORT):
             return decision
         leaving = [*replaces]
@@ -172,20 +175,17 @@ class Admitter:
     def _admit_waiting(
         self,
         waiting: Sequence[PodWorker],
-        workers: Sequence[PodWorker],
-        remembered: Sequence[Pod],
+        workers: Mapping[PodUid, PodWorker],
+        ledger: Ledger,
         node: AdmissionNode,
-        reserved: set[PodUid],
     ) -> None:
-        """Decide on the pods that are not admitted; add those that wait for room to `reserved`."""
+        """Decide on the pods that are not admitted; reserve for those that wait for room."""
         for worker in waiting:
             if worker.is_ending:
                 continue  # preempted by a pod before it
-            present = [w for w in workers if w is not worker and counts(w, reserved)]
-            leaving = [w.counted for w in present if w.is_displaced]
-            others = [*(w.counted for w in present if not w.is_displaced), *remembered]
-            decision = self._decided(worker.pod, others, node, leaving)
-            decision = self._reserved(worker, decision, workers)
+            with ledger.beside(worker.uid) as (others, leaving):
+                decision = self._decided(worker.pod, others, node, leaving)
+            decision = self._reserved(worker, decision, ledger)
             if isinstance(decision, Admitted) and not decision.waits:
                 worker.admit()
             elif isinstance(decision, Rejected):
@@ -194,27 +194,23 @@ class Admitter:
                 self._meter.count("kubelet_admission_rejections_total", (reason,))
                 worker.reject(decision)
             else:
-                reserved.add(worker.uid)
+                ledger.reserve(worker.uid)  # it counts already
                 if isinstance(decision, Preempting):
                     self._displace(worker, decision, workers)
 
-    def _reserved(
-        self, worker: PodWorker, decision: Decision, workers: Sequence[PodWorker]
-    ) -> Decision:
+    def _reserved(self, worker: PodWorker, decision: Decision, ledger: Ledger) -> Decision:
         """Reserve CPUs, memory and devices for an admitted pod; return the final decision.
 
         A pod that waits for others to end holds nothing meanwhile.
         """
         if isinstance(decision, Rejected) and not decision.reason.startswith(_SHORT):
             return decision
-        made = call_contained(self._reserve, worker, decision, workers)
+        made = call_contained(self._reserve, worker, decision, ledger)
         if isinstance(made, Exception):
             return _undecided(worker.pod, made)
         return decision if made is None else Rejected(made.reason, made.message)
 
-    def _reserve(
-        self, worker: PodWorker, decision: Decision, workers: Sequence[PodWorker]
-    ) -> Refusal | None:
+    def _reserve(self, worker: PodWorker, decision: Decision, ledger: Ledger) -> Refusal | None:
         pod, key = worker.pod, pod_key(worker.pod)
         if isinstance(decision, Preempting):
             # A pod that could not have its CPUs even then displaces no other.
@@ -222,9 +218,7 @@ class Admitter:
         if isinstance(decision, Admitted) and decision.waits:
             return None
         # This pod does not start before those of its name have ended (`NameTurn`).
-        replaces = [
-            w.uid for w in workers if w is not worker and not w.is_wanted and pod_key(w.pod) == key
-        ]
+        replaces = [uid for uid in ledger.unwanted(key) if uid != worker.uid]
         if isinstance(decision, Rejected):
             # Upstream asks the managers before it counts what the node has, so a pod that neither
             # admits has the reason of the managers: a device too few is no `OutOfexample.org/gpu`.
@@ -246,15 +240,17 @@ class Admitter:
     def _resize(
         self,
         worker: PodWorker,
-        present: Sequence[PodWorker],
-        remembered: Sequence[Pod],
+        workers: Mapping[PodUid, PodWorker],
+        ledger: Ledger,
         node: AdmissionNode,
         trigger: ResizeTrigger,
     ) -> None:
         """Grant or refuse a resize."""
-        was, why = worker.allocation.pending, self._resized(worker, present, remembered, node)
+        was = worker.allocation.pending
+        with ledger.beside(worker.uid) as (others, leaving):
+            why = self._resized(worker, others, node, leaving)
         if isinstance(why, Preempting):
-            self._displace(worker, why, present)
+            self._displace(worker, why, workers)
             assert why.rejection is not None
             why = deferred(worker.allocation.desired, why.rejection)
         if why is None:
@@ -270,17 +266,11 @@ class Admitter:
         worker.refuse_resize(why)
 
     def _resized(
-        self,
-        worker: PodWorker,
-        present: Sequence[PodWorker],
-        remembered: Sequence[Pod],
-        node: AdmissionNode,
+        self, worker: PodWorker, others: Held, node: AdmissionNode, leaving: Held
     ) -> PendingResize | Preempting | None:
         """Return the decision on a resize; after an exception in it the pod stays as it is."""
         desired, allocated = worker.allocation.desired, worker.allocation.allocated
-        others = [*(w.counted for w in present if not w.is_displaced), *remembered]
-        leaving = [w.counted for w in present if w.is_displaced]
-        why = call_contained(decide_resize, desired, allocated, others, node, leaving)
+        why = call_contained(decide_resize_beside, desired, allocated, others, node, leaving)
         if not isinstance(why, Exception):
             return why
         log.error("pod.resize_undecided", **about_pod(worker.pod), exc_info=why)
@@ -288,7 +278,7 @@ class Admitter:
         return deferred(desired, Rejected(UNEXPECTED, text))
 
     def _decided(
-        self, pod: Pod, others: Sequence[Pod], node: AdmissionNode, leaving: Sequence[Pod]
+        self, pod: Pod, others: Held, node: AdmissionNode, leaving: Held = NOTHING
     ) -> Decision:
         """Return the decision on a pod; an exception in it rejects that pod alone."""
         decision = call_contained(self._decide, pod, others, node, leaving)
@@ -296,26 +286,23 @@ class Admitter:
             return decision
         return _undecided(pod, decision)
 
-    def _decide(
-        self, pod: Pod, others: Sequence[Pod], node: AdmissionNode, leaving: Sequence[Pod]
-    ) -> Decision:
+    def _decide(self, pod: Pod, others: Held, node: AdmissionNode, leaving: Held) -> Decision:
         for check in self._checks:
-            rejected = check(pod, others)
+            rejected = check(pod, others.pods)
             if rejected is not None:
                 return rejected
-        decision = decide(pod, others, node, leaving)
+        decision = decide_beside(pod, others, node, leaving)
         if isinstance(decision, Rejected):
             return decision
         # Now, before other pods are preempted for a pod that these checks reject.
-        rejections = (check(pod, others) for check in self._last_checks)
+        rejections = (check(pod, others.pods) for check in self._last_checks)
         return next((r for r in rejections if r is not None), decision)
 
     def _displace(
-        self, worker: PodWorker, decision: Preempting, workers: Iterable[PodWorker]
+        self, worker: PodWorker, decision: Preempting, workers: Mapping[PodUid, PodWorker]
     ) -> None:
-        by_uid = {w.uid: w for w in workers}
         for victim in decision.victims:
-            found = by_uid.get(pod_uid(victim))
+            found = workers.get(pod_uid(victim))
             if found is not None:
                 log.info("pod.preempted", **about_pod(victim), by=str(pod_key(worker.pod)))
                 if not found.is_displaced:
@@ -333,17 +320,6 @@ def _undecided(pod: Pod, failure: Exception) -> Rejected:
 def _resize_order(worker: PodWorker) -> tuple[bool, int, bool, float]:
     allocation = worker.allocation
     return resize_order(allocation.desired, allocation.allocated, allocation.pending_since)
-
-
-def counts(worker: PodWorker, reserved: Collection[PodUid]) -> bool:
-    """Return whether a pod's resources count as used."""
-    if worker.stage is PodStage.TERMINATED:
-        return False
-    # The Go kubelet forgets a static pod with its file, though it may still be terminating: the
-    # next version of the pod never has to fit next to it.
-    if not worker.is_wanted and is_static(worker.pod):
-        return False
-    return worker.is_admitted or worker.uid in reserved
 
 
 def counted_reason(reason: str) -> str:

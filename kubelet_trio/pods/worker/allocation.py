@@ -13,7 +13,7 @@ All three have the ephemeral containers that were added on this node (`debugging
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import msgspec
 from lightkube.models.core_v1 import (
@@ -52,8 +52,17 @@ _CONDITIONS = (_PENDING, "PodResizeInProgress")
 class PodAllocation:
     """The resources of one pod. The methods never block."""
 
-    def __init__(self, desired: Pod, record: PodRecord | None) -> None:
-        """Continue with what an earlier agent has recorded."""
+    def __init__(
+        self,
+        desired: Pod,
+        record: PodRecord | None,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Continue with what an earlier agent has recorded.
+
+        `changed` is called when admission may have to count something else.
+        """
+        self._changed = changed
         self.added = record.added if record is not None else ()
         self.desired = desired = with_added(desired, self.added)
         self.allocated = desired
@@ -123,10 +132,12 @@ class PodAllocation:
             and record.resources is not None  # not every runtime reports them
         }
         self.allocated = as_found(self.allocated, node, found, no_quota)
+        self._changed()
         return self.asked is not None
 
     def update(self, desired: Pod, *, is_admitted: bool, now: float) -> None:
         """Take the newest pod of the source; `now` is trio time."""
+        self._changed()
         if not is_admitted:
             self.desired = self.allocated = desired
             return
@@ -153,11 +164,13 @@ class PodAllocation:
     def grant(self) -> None:
         """Allocate what is asked; the worker is to record it."""
         self.granted, self.pending = self.desired, None
+        self._changed()
 
     def refuse(self, why: PendingResize) -> PendingResize | None:
         """Keep a resize pending; return why it was until now."""
         # A grant that is not recorded yet is withdrawn: the pod asks for something else by now.
         self.granted = None
+        self._changed()
         was, self.pending = self.pending, why
         return was
 
@@ -181,6 +194,7 @@ class PodAllocation:
         self._held = self.counted
         self.allocated = with_allocated(self.desired, pod)
         self.resize, self.error = resize, ""
+        self._changed()
 
     def actuated(self, container_id: ContainerId, resources: ResourceRequirements) -> None:
         """Note what an instance has now."""
@@ -195,6 +209,7 @@ class PodAllocation:
         """Note that all that is allocated is actuated; return the generation of the resize."""
         generation = self.resize.generation if self.resize is not None else None
         self.resize, self.error, self._held = None, "", None
+        self._changed()
         return generation
 
 

@@ -115,6 +115,7 @@ class NameTurn:
         """
         names, before = self.services.names, self.waits_for
         self.waits_for = self.services.observer.namesakes(self.key, self.uid)
+        names.note_waits(self.uid, self.waits_for)
         for other in sorted(self.waits_for):
             names.let_pass(self.key, self.uid, other)
         if self.waits_for - before:
@@ -125,6 +126,7 @@ class NameTurn:
     def release(self) -> None:
         """Release the name for the next pod that waits for it."""
         self.services.names.release(self.key, self.uid)
+        self.services.names.note_waits(self.uid, frozenset())
 
 
 def is_paused(services: PodServices, pod: Pod) -> bool:

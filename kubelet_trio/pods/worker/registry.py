@@ -38,7 +38,8 @@ from kubelet_trio.pods.records.record import PodRecord, is_removed
 from kubelet_trio.pods.records.remains import is_at_rest
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.types import EndReason, PodStage, ResizeTrigger, TerminationRequest
-from kubelet_trio.pods.worker.admitter import Admitter, RefusedPods, counts
+from kubelet_trio.pods.worker.admitter import Admitter, RefusedPods
+from kubelet_trio.pods.worker.ledger import Ledger, counts
 from kubelet_trio.pods.worker.worker import PodWorker
 from kubelet_trio.sources import Desired
 from kubelet_trio.supervision import ChildSpec, Restart, call_contained
@@ -47,18 +48,19 @@ log = get_logger()
 
 # The grace period of a pod without manifest and record (HandlePodCleanups of pkg/kubelet).
 ORPHAN_GRACE = 1
+_APPLIED = 32  # pods that are applied and admitted between two checkpoints, in some 10 ms
 # End reasons that do not always outlast a restart of the agent, see `_take_record`.
 _PASSING = (EndReason.SHUTDOWN, EndReason.REJECTED)
 
 
 class PodRegistry:
-    """All pods of the node by UID. Its methods never block; the workers do the work."""
+    """All pods of the node by UID. Only `apply` lets others run; the workers do the work."""
 
     def __init__(
         self,
         services: PodServices,
         records: Mapping[PodUid, PodRecord],
-        known_uids: Callable[[], Iterable[PodUid]],
+        known_uids: Callable[[], Collection[PodUid]],
         start_child: Callable[[ChildSpec], None],
         admitter: Admitter,
         is_listed: Callable[[], bool],
@@ -87,6 +89,9 @@ class PodRegistry:
         self._complete = trio.Event()
         self._reclaimed: set[PodUid] = set()  # directories that are being removed
         self._refused = RefusedPods(services)
+        self._is_applying = False
+        self._ledger = Ledger(self._workers)
+        self._admitted_before: tuple[int, list[Pod]] = (-1, [])
 
     async def wait_complete(self) -> None:
         """Wait until every source has delivered once."""
@@ -136,29 +141,60 @@ class PodRegistry:
     def counted(self, without: Collection[PodUid] = ()) -> list[Pod]:
         """Return the pods that admission counts now, except for some."""
         workers = [w for uid, w in self._workers.items() if uid not in without]
-        remembered = [r.pod for r in self._remembered() if r.uid not in without]
+        remembered = [pod for pod in self._remembered() if pod_uid(pod) not in without]
         return [w.counted for w in workers if counts(w, ())] + remembered
 
-    def _remembered(self) -> list[PodRecord]:
-        return [r for r in self._records.values() if r.admitted and r.termination is None]
+    def _remembered(self) -> list[Pod]:
+        """Return the pods that an earlier agent admitted, and that have no worker yet."""
+        known, pods = self._admitted_before
+        if known != len(self._records):  # records are only ever taken out
+            records = self._records.values()
+            pods = [r.pod for r in records if r.admitted and r.termination is None]
+            self._admitted_before = len(self._records), pods
+        return pods
 
-    def apply(self, desired: Desired) -> None:
-        """Start, update and end workers, so that they match the newest desired set."""
+    async def apply(self, desired: Desired) -> bool:
+        """Start, update and end workers, so that they match the newest desired set.
+
+        Others run in between if there are many. Returns whether all is applied: not if `clear`
+        was called meanwhile.
+        """
+        known = len(self._workers)
+        self._begin(desired)
+        # By creation, as HandlePodAdditions sorts: the oldest pods are admitted first.
+        pods = sorted(desired.pods.items(), key=_creation)
+        self._is_applying = True
+        try:
+            for done, (uid, pod) in enumerate(pods):
+                if done and done % _APPLIED == 0:
+                    # Resizes are decided on after all new pods, so nobody else admits meanwhile.
+                    self._admit_new()
+                    await trio.lowlevel.checkpoint()
+                    if self._desired is not desired:
+                        break
+                # An exception that one pod causes must not end this task, which serves all pods.
+                failure = call_contained(self._apply_one, uid, pod)
+                if isinstance(failure, Exception):
+                    self._refused.refuse(pod, failure, runs=uid in self._known_uids())
+        finally:
+            self._is_applying = False
+        self._refused.forget_unwanted(self._desired.pods)
+        added = len(self._workers) > known
+        self._admit(ResizeTrigger.PODS_ADDED if added else ResizeTrigger.POD_UPDATED)
+        return self._desired is desired
+
+    def clear(self, desired: Desired) -> None:
+        """End all workers: `desired` has no pods. Never blocks."""
+        self._begin(desired)
+        self._refused.forget_unwanted(desired.pods)
+        self._admit(ResizeTrigger.POD_UPDATED)
+
+    def _begin(self, desired: Desired) -> None:
         self._desired = desired
         self._names = frozenset(pod_key(pod) for pod in desired.pods.values())
         if desired.all_ready:
             self._complete.set()
-        known = len(self._workers)
         self._end_unwanted()  # first: a new pod may need the resources or the name of an old one
-        # By creation, as HandlePodAdditions sorts: the oldest pods are admitted first.
-        for uid, pod in sorted(desired.pods.items(), key=_creation):
-            # An exception that one pod causes must not end this task, which serves all pods.
-            failure = call_contained(self._apply_one, uid, pod)
-            if isinstance(failure, Exception):
-                self._refused.refuse(pod, failure, runs=uid in self._known_uids())
-        self._refused.forget_unwanted(desired.pods)
-        added = len(self._workers) > known
-        self._admit(ResizeTrigger.PODS_ADDED if added else ResizeTrigger.POD_UPDATED)
 
     def _apply_one(self, uid: PodUid, pod: Pod) -> None:
         worker = self._workers.get(uid)
@@ -178,7 +214,10 @@ class PodRegistry:
 
     def _new_worker(self, pod: Pod, record: PodRecord | None) -> PodWorker:
         return PodWorker(
-            self._services, pod, record, reconsider=self._reconsider, on_gone=self._on_gone
+            *(self._services, pod, record),
+            reconsider=self._reconsider,
+            on_gone=self._on_gone,
+            changed=self._ledger.note,
         )
 
     def _make(self, pod: Pod, record: PodRecord | None) -> PodWorker | None:
@@ -229,8 +268,12 @@ class PodRegistry:
 
     def _wake_waiting(self, uid: PodUid) -> None:
         """Wake the pods of the same name that wait until this one has ended."""
-        for worker in self._workers.values():
-            if uid in worker.waits_for:
+        self._wake_those(self._services.names.waiting(uid))
+
+    def _wake_those(self, uids: Iterable[PodUid]) -> None:
+        for uid in uids:
+            worker = self._workers.get(uid)
+            if worker is not None:
                 worker.wake()
 
     def objects_changed(self, uid: PodUid) -> None:
@@ -248,6 +291,7 @@ class PodRegistry:
     def _start(self, worker: PodWorker) -> None:
         uid, key = worker.uid, pod_key(worker.pod)
         self._workers[uid] = worker
+        self._ledger.note(uid)
         self._services.remains.take_back(uid)
         self._services.names.claim(key, uid)
         self._start_child(
@@ -266,6 +310,7 @@ class PodRegistry:
 
     def _on_gone(self, uid: PodUid) -> None:
         del self._workers[uid]
+        self._ledger.drop(uid)
         pod = self._desired.pods.get(uid)
         if pod is not None:
             # A source delivered the same UID again while the pod was being removed.
@@ -278,26 +323,40 @@ class PodRegistry:
     def _reconsider(self, trigger: ResizeTrigger) -> None:
         """Let waiting pods continue: another one may have made room, or freed its name."""
         if trigger is ResizeTrigger.POD_TERMINATED:
-            for worker in self._workers.values():
-                # Not for other triggers: a pod that waits asks in each round to be resized.
-                if worker.waits_for:
-                    worker.wake()
+            # Not for other triggers: a pod that waits asks in each round to be resized.
+            self._wake_those(self._services.names.waiting())
         self._admit(trigger)
 
     def _admit(self, trigger: ResizeTrigger) -> None:
         """Decide on the waiting pods and on resizes, once the runtime has been listed."""
+        if self._is_applying:
+            return  # it ends with this
+        if self._take_over():
+            self._admitter.admit(
+                self._ledger, self._workers, trigger=trigger, all_known=self._complete.is_set()
+            )
+
+    def _admit_new(self) -> None:
+        """Decide on the waiting pods only."""
+        if self._take_over():
+            self._admitter.admit(
+                *(self._ledger, self._workers),
+                trigger=ResizeTrigger.PODS_ADDED,
+                all_known=self._complete.is_set(),
+                resizes=False,
+            )
+
+    def _take_over(self) -> bool:
+        """Admit what another kubelet has started; return whether the runtime has been listed."""
         if not self._is_listed():
-            return
-        for uid in self._known_uids():
-            worker = self._workers.get(uid)
-            if worker is not None and not worker.is_admitted and not worker.is_ending:
-                worker.admit()  # a Go kubelet started it: taking over its node ends no pod
-        self._admitter.admit(
-            list(self._workers.values()),
-            [r.pod for r in self._remembered()],
-            trigger=trigger,
-            all_known=self._complete.is_set(),
-        )
+            return False
+        self._ledger.remember(self._remembered())
+        known = self._known_uids()
+        for uid in self._ledger.waiting():
+            if uid in known:
+                # A Go kubelet started it: taking over its node ends no pod.
+                self._workers[uid].admit()
+        return True
 
     def _end_unwanted(self) -> None:
         wanted = self._desired.pods

@@ -17,7 +17,6 @@ import msgspec
 import structlog
 import trio
 from lightkube.models.core_v1 import Pod
-from trio_util import AsyncValue
 
 from kubelet_trio.model import (
     Bell,
@@ -29,7 +28,6 @@ from kubelet_trio.model import (
     get_logger,
     pod_key,
     pod_object_ref,
-    pod_uid,
 )
 from kubelet_trio.objects import pod_references
 from kubelet_trio.pods.admission import Rejected
@@ -55,21 +53,13 @@ from kubelet_trio.pods.types import (
     ResizeTrigger,
     TerminationRequest,
 )
-from kubelet_trio.pods.worker.allocation import PodAllocation
-from kubelet_trio.pods.worker.holds import RETRY_CAP, NameTurn
-from kubelet_trio.pods.worker.phases import (
-    STAGES,
-    UNWANTED,
-    Phase,
-    PhaseEvent,
-    first_phase,
-    next_phase,
-)
+from kubelet_trio.pods.worker.holds import RETRY_CAP
+from kubelet_trio.pods.worker.phases import Phase, PhaseEvent, next_phase
 from kubelet_trio.pods.worker.placement import settle
 from kubelet_trio.pods.worker.probing import pod_probes
-from kubelet_trio.pods.worker.reporter import PodReporter
 from kubelet_trio.pods.worker.resizing import ResizeLedger
 from kubelet_trio.pods.worker.standing import Standing, until_done
+from kubelet_trio.pods.worker.state import WorkerState
 from kubelet_trio.pods.worker.sync import PodSync
 from kubelet_trio.probes import ProbeKind
 
@@ -82,7 +72,7 @@ _SYNC_DURATION = "kubelet_pod_worker_duration_seconds"
 _PREEMPTED = PodFailure("Preempting", "Preempted in order to admit critical pod")
 
 
-class PodWorker:
+class PodWorker(WorkerState):
     """Syncs and ends one pod. The registry calls the methods above `run`, which never block."""
 
     def __init__(
@@ -93,6 +83,7 @@ class PodWorker:
         *,
         reconsider: Callable[[ResizeTrigger], None],
         on_gone: Callable[[PodUid], None],
+        changed: Callable[[PodUid], None],
     ) -> None:
         """Make a worker that `run` starts.
 
@@ -102,23 +93,20 @@ class PodWorker:
             record: the pod's record, if an earlier agent left one.
             reconsider: called when waiting pods may be admitted, resized, or get their name.
             on_gone: called last, when the pod is gone.
+            changed: called when the pod may have to be counted in another way.
         """
-        self._allocation = PodAllocation(pod, record)
+        super().__init__(services, pod, record, changed)
         self._services = services
         self._reconsider = reconsider
         self._on_gone = on_gone
-        self._phase = AsyncValue(first_phase(record))
-        self._request = record.termination if record is not None else None
         self._bell = Bell()
         self._interrupt = trio.CancelScope()  # around the activity of the current phase
         self._scope = GracefulScope()  # around the whole task
         self._certainty = Certainty()
         self._is_new = record is None
         self._standing = Standing(services.clock)
-        self._reporter = PodReporter(services, pod, record, self._allocation)
         self._ledger = ResizeLedger(services, self._allocation, self._reporter, reconsider)
         self._probes = pod_probes(services, pod, self.wake, self._reporter.status or pod.status)
-        self._turn = NameTurn(services, pod_key(pod), self.uid)
         self._stopper = ContainerStopper(services, self._reporter, self._standing.progress)
         self._sync = PodSync(
             *(services, self._reporter, self._probes, self._turn, self._stopper, self._scope),
@@ -137,64 +125,6 @@ class PodWorker:
             Phase.REMOVING: self._remove,
         }
         self._take_api_request()
-
-    @property
-    def pod(self) -> Pod:
-        """The pod as its source wants it, with the resources that this node has allocated."""
-        return self._allocation.allocated
-
-    @property
-    def uid(self) -> PodUid:
-        return pod_uid(self.pod)
-
-    @property
-    def phase(self) -> Phase:
-        return self._phase.value  # type: ignore[no-any-return]
-
-    @property
-    def stage(self) -> PodStage:
-        """The stage of the Go kubelet that its phase belongs to."""
-        return STAGES[self.phase]
-
-    @property
-    def is_wanted(self) -> bool:
-        """Whether a source wants the pod, as far as the registry has reported."""
-        return self.phase not in UNWANTED
-
-    @property
-    def is_ending(self) -> bool:
-        """Whether it is terminating or terminated."""
-        return self.stage is not PodStage.SYNC
-
-    @property
-    def is_displaced(self) -> bool:
-        """Whether it is being preempted by another pod."""
-        return self._request is not None and self._request.reason is EndReason.PREEMPTED
-
-    @property
-    def is_admitted(self) -> bool:
-        """Whether it may run: this agent or an earlier one admitted it."""
-        return self._reporter.is_admitted
-
-    @property
-    def waits_for(self) -> frozenset[PodUid]:
-        """The pods of the same name that an earlier agent left running: they must end first."""
-        return self._turn.waits_for
-
-    @property
-    def allocation(self) -> PodAllocation:
-        """The resources that the pod asks for, and those that it has."""
-        return self._allocation
-
-    @property
-    def asks_resize(self) -> bool:
-        """Whether it runs and asks for resources that are not allocated to it."""
-        return self._allocation.asked is not None and self.is_admitted and not self.is_ending
-
-    @property
-    def counted(self) -> Pod:
-        """The pod with the resources that admission counts as used."""
-        return self._allocation.counted
 
     def parts(self) -> WorkerParts:
         """Return what explains the pod, and says what an edit would do. Never blocks."""
@@ -268,6 +198,7 @@ class PodWorker:
         if merged == self._request:
             return
         self._request = merged
+        self._changed()
         self._reporter.show_ending(self.pod, merged)
         self._reporter.note_decision()
         if self.stage is not PodStage.TERMINATED:  # otherwise nothing is left to stop sooner
@@ -278,10 +209,12 @@ class PodWorker:
         after = next_phase(self.phase, event)
         self._standing.moved(self.phase, after)
         self._phase.value = after
+        self._changed()
 
     def admit(self) -> None:
         """Let the pod run."""
         self._reporter.admit()
+        self._changed()
 
     def grant_resize(self) -> None:
         """Allocate the resources that the pod asks for."""
@@ -322,6 +255,7 @@ class PodWorker:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run until the pod is gone. After a crash, continue in the same phase."""
         task_status.started()
+        await self._services.turnstile.enter()
         names = about_pod(self.pod)
         # Before the first round needs them: an object is watched while a pod holds it.
         self._services.objects.hold(self.uid, pod_references(self.pod))
@@ -344,6 +278,7 @@ class PodWorker:
             self._certainty.is_complete = self._is_new and not exists
             self._move(PhaseEvent.LISTED)
         while self.phase is not Phase.GONE:
+            await self._services.turnstile.enter()  # all may be asked to end at once
             with trio.CancelScope() as self._interrupt:
                 event = await self._activities[self.phase]()
                 # A request during a call that cannot be cancelled makes the event outdated.
@@ -401,6 +336,7 @@ class PodWorker:
             self._standing.round_ended(result)
             with trio.move_on_after(result):
                 await self._bell.wait_ring()
+            await self._services.turnstile.enter()
 
     async def _terminate(self) -> PhaseEvent:
         # No container restarts any more, but a change of readiness still matters to endpoints.
