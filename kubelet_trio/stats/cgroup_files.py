@@ -38,7 +38,7 @@ class Host:
     sys: str = "/sys"
 
 
-_NOT_BEFORE: tuple[dict[str, str], None] = ({}, None)
+_NOT_BEFORE: tuple[dict[str, bytes], None] = ({}, None)
 
 # Identity of a directory, and the number of directories in it with two more.
 _Seen = tuple[int, int, int]
@@ -61,7 +61,7 @@ class _Cgroup:
     children: tuple[str, ...] | None = None  # names of the cgroups in it, at `seen`
     directories: dict[str, _Directory] = field(default_factory=dict)  # by controller
     # Content and usage of the last reading, of few and of all files.
-    last: dict[bool, tuple[dict[str, str], CgroupUsage]] = field(default_factory=dict)
+    last: dict[bool, tuple[dict[str, bytes], CgroupUsage]] = field(default_factory=dict)
 
 
 class CgroupFiles:
@@ -77,6 +77,7 @@ class CgroupFiles:
         self._keeps = most > 0
         self._cgroups: dict[str, _Cgroup] = {}
         self._round = 0
+        self._wanted = {few: tuple(_wanted(host, few)) for few in (False, True)}
 
     @property
     def count(self) -> int:
@@ -111,17 +112,18 @@ class CgroupFiles:
         """Read one cgroup; values that cannot be read are None."""
         cgroup = self._cgroup(path)
         cgroup.round = self._round
-        files: dict[str, str] = {}
-        for controller, names in _wanted(self._host, everything):
+        files: dict[str, bytes] = {}
+        for controller, names in self._wanted[everything]:
             self._read_into(files, cgroup, controller, path, names)
-        read = parse.parse_v2 if self._host.version == 2 else parse.parse_v1
         old, known = cgroup.last.get(everything, _NOT_BEFORE)
-        if known is None:
-            usage = read(files, now)
+        if known is not None and files == old:
+            usage = known.at(now)
         else:
-            changed = {name for name, content in files.items() if old.get(name) != content}
+            texts = {name: found.decode("utf-8", "replace") for name, found in files.items()}
+            read = parse.parse_v2 if self._host.version == 2 else parse.parse_v1
+            changed = {name for name, found in files.items() if old.get(name) != found}
             changed.update(old.keys() - files.keys())
-            usage = read(files, now, known, changed)
+            usage = read(texts, now, known, changed)
         if self._keeps:
             cgroup.last[everything] = files, usage
         return usage
@@ -169,7 +171,7 @@ class CgroupFiles:
 
     def _read_into(
         self,
-        files: dict[str, str],
+        files: dict[str, bytes],
         cgroup: _Cgroup,
         controller: str,
         path: str,
@@ -199,19 +201,23 @@ class CgroupFiles:
             os.close(directory.descriptor)
 
     def _read_files(
-        self, files: dict[str, str], directory: _Directory, names: tuple[str, ...]
+        self, files: dict[str, bytes], directory: _Directory, names: tuple[str, ...]
     ) -> None:
         """Read files of a cgroup. Raises OSError if one that is open cannot be read any more."""
-        kept = directory.files
-        for name in names:
-            descriptor = kept.get(name)
-            if descriptor is None:
-                self._read_file(files, directory, name, keep=True)
-            else:
-                files[name] = content(descriptor)
+        kept, pread = directory.files, os.pread
+        there = [name for name in names if name in kept]
+        # `content` of each; its call takes as long as some of the files take the kernel.
+        found = [pread(kept[name], _USUAL, 0) for name in there]
+        if _USUAL in map(len, found):
+            found = [content(kept[name]) for name in there]
+        files.update(zip(there, found, strict=True))
+        if len(there) < len(names):
+            for name in names:
+                if name not in files:
+                    self._read_file(files, directory, name, keep=True)
 
     def _read_file(
-        self, files: dict[str, str], directory: _Directory, name: str, *, keep: bool
+        self, files: dict[str, bytes], directory: _Directory, name: str, *, keep: bool
     ) -> None:
         """Open a file and read it, if that can be; keep it open if there is room."""
         try:
@@ -264,12 +270,12 @@ def _open_directory(path: str) -> _Directory | None:
         return None
 
 
-def content(descriptor: int) -> str:
+def content(descriptor: int) -> bytes:
     """Return a small file's content. Raises OSError."""
     found = os.pread(descriptor, _USUAL, 0)
     if len(found) == _USUAL:
         found += _rest(descriptor)
-    return found.decode("utf-8", "replace")
+    return found
 
 
 def _rest(descriptor: int) -> bytes:

@@ -108,7 +108,7 @@ def _read(path: str) -> str | None:
     except OSError:
         return None
     try:
-        return content(descriptor)
+        return content(descriptor).decode("utf-8", "replace")
     except OSError:
         # For example ESRCH: the process ended after the open.
         return None
