@@ -26,7 +26,7 @@ from kubelet_trio.stats.cadvisor_lines import (
     write_writable,
 )
 from kubelet_trio.stats.machine import MachineInfo, write_machine
-from kubelet_trio.stats.read import Processes
+from kubelet_trio.stats.process_files import Processes
 from kubelet_trio.stats.subjects import PodSubject
 from kubelet_trio.stats.summary import Snapshot
 from kubelet_trio.stats.text import Exposition, label_text, milliseconds

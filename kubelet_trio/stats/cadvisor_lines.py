@@ -21,7 +21,7 @@ from kubelet_trio.stats.cadvisor_families import (
     NETWORK_FAMILIES,
 )
 from kubelet_trio.stats.disks import Disk
-from kubelet_trio.stats.read import Processes
+from kubelet_trio.stats.process_files import Processes
 from kubelet_trio.stats.text import Exposition, escape, number_texts
 from kubelet_trio.stats.usage import CgroupUsage, Filesystem, Interface
 

@@ -14,28 +14,16 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from kubelet_trio.stats import cgroup_parse as parse
+from kubelet_trio.stats.open_files import USUAL, Host, Room, content
+from kubelet_trio.stats.process_files import ProcessFiles
 from kubelet_trio.stats.usage import CgroupUsage
 
 _DEPTH = 5  # of the pods' tree: root, QoS class, pod, container, and one of the runtime
-_MOST = 1 << 18  # bytes of one file
-# Bytes that nearly every file fits in. Python allocates them before it reads: the memory of a large
-# buffer comes from the system each time, which takes ten times as long as the reading.
-_USUAL = 1 << 11
 _NO_DIRECTORIES = 2  # links of a directory without others in it
-
-
-@dataclass(frozen=True, slots=True)
-class Host:
-    """Paths of the kernel's files. `mounts` is by controller; on version 2 its only key is ""."""
-
-    version: int
-    mounts: Mapping[str, str]
-    proc: str = "/proc"
-    sys: str = "/sys"
 
 
 _NOT_BEFORE: tuple[dict[str, bytes], None] = ({}, None)
@@ -65,7 +53,10 @@ class _Cgroup:
 
 
 class CgroupFiles:
-    """Not thread-safe. A reading is `begin`, any number of `walk` and `read`, `end`."""
+    """Not thread-safe. A reading is `begin`, any number of `walk` and `read`, `end`.
+
+    `processes` are those in the cgroups, whose files share the room.
+    """
 
     def __init__(self, host: Host, most: int = 0) -> None:
         """Args:
@@ -73,8 +64,9 @@ class CgroupFiles:
         most: how many files may stay open; 0: none.
         """
         self._host = host
-        self._most = self._left = most
+        self._room = Room(most, most)
         self._keeps = most > 0
+        self.processes = ProcessFiles(host, self._room)
         self._cgroups: dict[str, _Cgroup] = {}
         self._round = 0
         self._wanted = {few: tuple(_wanted(host, few)) for few in (False, True)}
@@ -82,7 +74,7 @@ class CgroupFiles:
     @property
     def count(self) -> int:
         """How many files and directories are open."""
-        return self._most - self._left
+        return self._room.most - self._room.left
 
     def begin(self) -> None:
         """Begin a reading."""
@@ -97,6 +89,7 @@ class CgroupFiles:
         """Let go of everything; the next reading opens its files again."""
         while self._cgroups:
             self._forget(next(iter(self._cgroups)))
+        self.processes.close()
 
     def walk(self, root: str, depth: int = _DEPTH) -> Iterator[str]:
         """Yield the paths of a cgroup and of those below it, parents first."""
@@ -189,8 +182,8 @@ class CgroupFiles:
         if directory is None:
             return
         # Only together: some files of a cgroup that stay open do not help the others.
-        if self._left > len(names):
-            self._left -= 1
+        if self._room.left > len(names):
+            self._room.left -= 1
             cgroup.directories[controller] = directory
             self._read_files(files, directory, names)
             return
@@ -207,8 +200,8 @@ class CgroupFiles:
         kept, pread = directory.files, os.pread
         there = [name for name in names if name in kept]
         # `content` of each; its call takes as long as some of the files take the kernel.
-        found = [pread(kept[name], _USUAL, 0) for name in there]
-        if _USUAL in map(len, found):
+        found = [pread(kept[name], USUAL, 0) for name in there]
+        if USUAL in map(len, found):
             found = [content(kept[name]) for name in there]
         files.update(zip(there, found, strict=True))
         if len(there) < len(names):
@@ -231,8 +224,8 @@ class CgroupFiles:
             os.close(descriptor)
             return
         # Version 1 may answer from a list of processes that is a second old, but never at first.
-        if keep and self._left > 0 and (self._host.version == 2 or name != "cgroup.procs"):
-            self._left -= 1
+        if keep and self._room.left > 0 and (self._host.version == 2 or name != "cgroup.procs"):
+            self._room.left -= 1
             directory.files[name] = descriptor
         else:
             os.close(descriptor)
@@ -240,7 +233,7 @@ class CgroupFiles:
     def _let_go(self, directory: _Directory) -> None:
         for descriptor in (*directory.files.values(), directory.descriptor):
             os.close(descriptor)
-            self._left += 1
+            self._room.left += 1
 
 
 def _wanted(host: Host, everything: bool) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -268,20 +261,3 @@ def _open_directory(path: str) -> _Directory | None:
         return _Directory(os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
     except OSError:
         return None
-
-
-def content(descriptor: int) -> bytes:
-    """Return a small file's content. Raises OSError."""
-    found = os.pread(descriptor, _USUAL, 0)
-    if len(found) == _USUAL:
-        found += _rest(descriptor)
-    return found
-
-
-def _rest(descriptor: int) -> bytes:
-    """Return what follows the first bytes of a file, up to a limit. Raises OSError."""
-    pieces, place = [], _USUAL
-    while place < _MOST and (piece := os.pread(descriptor, _MOST - place, place)):
-        pieces.append(piece)
-        place += len(piece)
-    return b"".join(pieces)

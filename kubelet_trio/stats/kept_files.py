@@ -15,7 +15,8 @@ from contextlib import contextmanager
 import trio
 
 from kubelet_trio.model import Bell, Offload
-from kubelet_trio.stats.cgroup_files import CgroupFiles, Host
+from kubelet_trio.stats.cgroup_files import CgroupFiles
+from kubelet_trio.stats.open_files import Host
 
 _KEEP = 150.0  # seconds: two scrapes a minute apart, and one that failed
 # Files: those of 100 pods with two containers. The kernel takes 35 MB for as many.
