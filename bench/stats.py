@@ -17,7 +17,7 @@ import resource
 import shutil
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 import click
@@ -26,7 +26,7 @@ import trio
 from kubelet_trio.cri import v1
 from kubelet_trio.cri.remote.translate import parse_stats
 from kubelet_trio.model import PodUid, SystemClock, thread_offload
-from kubelet_trio.stats import ContainerSubject, PodSubject, StatsProvider, StatsSettings
+from kubelet_trio.stats import ContainerSubject, Host, PodSubject, StatsProvider, StatsSettings
 from kubelet_trio.testing import FakeRuntime
 from tests.stats import trees
 
@@ -101,6 +101,14 @@ def _use(busy: list[Path], number: int) -> None:
                 content[:] = changed[name].encode()
 
 
+def _write_processes(host: Host, processes: Mapping[str, str]) -> None:
+    """Write the processes of cgroups, each with files of its own."""
+    for path, own in processes.items():
+        Path(f"{host.mounts['']}{path}/cgroup.procs").write_text(own)
+        for pid in own.split():
+            shutil.copytree(f"{host.proc}/101", f"{host.proc}/{pid}", symlinks=True)
+
+
 class _DecodingRuntime(FakeRuntime):
     """A runtime whose statistics arrive as bytes, as those of a real one."""
 
@@ -150,10 +158,7 @@ async def _provider(base: Path, pods: int, containers: int) -> tuple[StatsProvid
         idle.add(pauses)
         subjects.append(PodSubject(uid, f"web-{number}", "prod", tuple(inside), sandbox, 1.0, 1.0))
     host = trees.write_v2(base, *processes)
-    for path, own in processes.items():
-        Path(f"{host.mounts['']}{path}/cgroup.procs").write_text(own)
-        for pid in own.split():
-            shutil.copytree(f"{host.proc}/101", f"{host.proc}/{pid}", symlinks=True)
+    _write_processes(host, processes)
     uids = {subject.uid.replace("-", "_"): subject.uid for subject in subjects}
     provider = StatsProvider(
         StatsSettings("node", str(base / "root"), (_ROOT,)),
