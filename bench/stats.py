@@ -105,8 +105,8 @@ def _write_processes(host: Host, processes: Mapping[str, str]) -> None:
     """Write the processes of cgroups, each with files of its own."""
     for path, own in processes.items():
         Path(f"{host.mounts['']}{path}/cgroup.procs").write_text(own)
-        for pid in own.split():
-            shutil.copytree(f"{host.proc}/101", f"{host.proc}/{pid}", symlinks=True)
+        for process in own.split():
+            shutil.copytree(f"{host.proc}/101", f"{host.proc}/{process}", symlinks=True)
 
 
 class _DecodingRuntime(FakeRuntime):

@@ -154,12 +154,12 @@ def write_networks(page: Exposition, subjects: _Timed) -> None:
 
 def write_writable(page: Exposition, subjects: _Timed, whole: Filesystem | None) -> None:
     """Write the writable layers of containers; `whole` is the file system that holds them."""
-    own = [(subject, time) for subject, time in subjects if subject.writable is not None]
+    own = [(s, time, s.writable) for s, time in subjects if s.writable is not None]
     device = whole.device if whole else ""
-    labels = [f'{subject.labels},device="{device}"}} ' for subject, _ in own]
-    times = [time for _, time in own]
+    labels = [f'{subject.labels},device="{device}"}} ' for subject, _, _ in own]
+    times = [time for _, time, _ in own]
     # As cAdvisor: usage is the container's, limit and inodes are the whole file system's.
-    used = [subject.writable and subject.writable.used for subject, _ in own]
+    used = [layer.used for _, _, layer in own]
     limits = (None,) * 3 if whole is None else (whole.capacity, whole.inodes, whole.inodes_free)
     for name, words, values in (
         ("container_fs_usage_bytes", FS_USAGE, used),
