@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from kubelet_trio.stats import cgroup_parse as parse
+from kubelet_trio.stats.known_limits import KnownLimits
 from kubelet_trio.stats.open_files import USUAL, Host, Room, content
 from kubelet_trio.stats.process_files import ProcessFiles
 from kubelet_trio.stats.usage import CgroupUsage
@@ -38,6 +39,8 @@ class _Directory:
 
     descriptor: int  # of the directory, to open files that were not there before
     files: dict[str, int] = field(default_factory=dict)  # descriptors
+    watch: int | None = None  # of its limits
+    limits: dict[str, bytes] = field(default_factory=dict)  # content, while nobody writes them
 
 
 @dataclass(slots=True)
@@ -67,6 +70,7 @@ class CgroupFiles:
         self._room = Room(most, most)
         self._keeps = most > 0
         self.processes = ProcessFiles(host, self._room)
+        self._limits = KnownLimits(self._room)
         self._cgroups: dict[str, _Cgroup] = {}
         self._round = 0
         self._wanted = {few: tuple(_wanted(host, few)) for few in (False, True)}
@@ -79,6 +83,7 @@ class CgroupFiles:
     def begin(self) -> None:
         """Begin a reading."""
         self._round += 1
+        self._limits.forget_written()
 
     def end(self) -> None:
         """Let go of cgroups that this reading did not read."""
@@ -90,6 +95,7 @@ class CgroupFiles:
         while self._cgroups:
             self._forget(next(iter(self._cgroups)))
         self.processes.close()
+        self._limits.close()
 
     def walk(self, root: str, depth: int = _DEPTH) -> Iterator[str]:
         """Yield the paths of a cgroup and of those below it, parents first."""
@@ -185,6 +191,8 @@ class CgroupFiles:
         if self._room.left > len(names):
             self._room.left -= 1
             cgroup.directories[controller] = directory
+            if (watched := self._limits.watch(directory.descriptor)) is not None:
+                directory.watch, directory.limits = watched
             self._read_files(files, directory, names)
             return
         try:
@@ -197,17 +205,21 @@ class CgroupFiles:
         self, files: dict[str, bytes], directory: _Directory, names: tuple[str, ...]
     ) -> None:
         """Read files of a cgroup. Raises OSError if one that is open cannot be read any more."""
-        kept, pread = directory.files, os.pread
+        kept, limits, pread = directory.files, directory.limits, os.pread
         there = [name for name in names if name in kept]
         # `content` of each; its call takes as long as some of the files take the kernel.
         found = [pread(kept[name], USUAL, 0) for name in there]
         if USUAL in map(len, found):
             found = [content(kept[name]) for name in there]
         files.update(zip(there, found, strict=True))
-        if len(there) < len(names):
-            for name in names:
-                if name not in files:
-                    self._read_file(files, directory, name, keep=True)
+        for name in names:
+            if name in limits:
+                files[name] = limits[name]
+            elif name not in kept:
+                is_known = directory.watch is not None and name in parse.LIMITS
+                self._read_file(files, directory, name, keep=not is_known)
+                if is_known and name in files:
+                    limits[name] = files[name]
 
     def _read_file(
         self, files: dict[str, bytes], directory: _Directory, name: str, *, keep: bool
@@ -231,6 +243,8 @@ class CgroupFiles:
             os.close(descriptor)
 
     def _let_go(self, directory: _Directory) -> None:
+        if directory.watch is not None:
+            self._limits.unwatch(directory.watch)
         for descriptor in (*directory.files.values(), directory.descriptor):
             os.close(descriptor)
             self._room.left += 1

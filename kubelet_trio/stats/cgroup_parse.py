@@ -68,6 +68,23 @@ ALL_FILES_V1: Mapping[str, tuple[str, ...]] = {
     controller: FILES_V1.get(controller, ()) + MORE_FILES_V1.get(controller, ())
     for controller in dict.fromkeys((*FILES_V1, *MORE_FILES_V1))
 }
+# Files that only change when somebody writes one of their directory.
+LIMITS = frozenset(
+    (
+        "memory.max",
+        "memory.low",
+        "memory.swap.max",
+        "cpu.max",
+        "cpu.weight",
+        "pids.max",
+        "cpu.shares",
+        "cpu.cfs_quota_us",
+        "cpu.cfs_period_us",
+        "memory.limit_in_bytes",
+        "memory.soft_limit_in_bytes",
+        "memory.memsw.limit_in_bytes",
+    )
+)
 # Files of the parts of a `CgroupUsage`.
 _CPU_V2 = frozenset(("cpu.stat", "cpu.pressure", "cpu.max", "cpu.weight"))
 _MEMORY_LIMITS = frozenset(("memory.max", "memory.low", "memory.swap.max"))

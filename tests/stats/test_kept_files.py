@@ -126,6 +126,7 @@ def test_files_of_a_cgroup_that_is_gone_are_closed(tmp_path: Path) -> None:
     tree.edit("shrink")
     read_host(tree.host, ["/kubepods.slice"], everything=True, files=kept)
     assert kept.count == count
+    kept.close()
 
 
 async def test_files_stay_open_only_for_those_who_ask_regularly(

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+import mmap
+import os
 import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from inotify_simple import INotify
 
 from kubelet_trio.stats import CgroupUsage, Host, MachineInfo
 from kubelet_trio.stats.cadvisor import cadvisor_text
 from kubelet_trio.stats.cgroup_files import CgroupFiles
+from kubelet_trio.stats.cgroup_parse import LIMITS
 from kubelet_trio.stats.open_files import Room
 from kubelet_trio.stats.process_files import ProcessFiles
 from kubelet_trio.stats.read import read_host
@@ -128,3 +133,52 @@ def test_a_kernels_process_that_has_ended_is_not_shown_any_more() -> None:
     assert files.read(cgroups)["/a"].states == {"": 1}
     assert files.read({}) == {}
     files.close()
+
+
+@pytest.mark.parametrize(("write", "container"), [CASES[0].values[:2], CASES[-1].values[:2]])
+def test_limits_that_nobody_writes_stay_unread_and_closed(
+    tmp_path: Path, write: Write, container: str
+) -> None:
+    host = write(tmp_path, container)
+    kept = CgroupFiles(host, 1000)
+    for _ in range(2):
+        before = page(host, kept)
+    open_now = {os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")}
+    assert not {path for path in open_now if path.rpartition("/")[2] in LIMITS}
+    assert any(path.endswith("/pids.current") for path in open_now)
+    # As a cgroup's own file system does not: changed without a write.
+    [limit] = Path(tmp_path).glob(f"*{container}/pids.max")
+    with open(limit, "r+b") as file, mmap.mmap(file.fileno(), 0) as content:
+        content[:] = b"123\n"
+    assert page(host, kept) == before
+    limit.write_text("123\n")
+    assert page(host, kept) == page(host, None) != before
+    kept.close()
+    assert kept.count == 0
+
+
+@pytest.mark.parametrize("lost", ["controllers", "events", "watches"])
+def test_limits_are_read_again_whenever_a_write_may_have_been_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    host = trees.write_v2(tmp_path, trees.CONTAINER_V2)
+    if lost == "watches":
+        # The user has no instance of inotify left.
+        monkeypatch.setattr(INotify, "__init__", _refuse)
+    kept = CgroupFiles(host, 1000)
+    page(host, kept)
+    limit = Path(f"{host.mounts['']}{trees.CONTAINER_V2}/pids.max")
+    with open(limit, "r+b") as file, mmap.mmap(file.fileno(), 0) as content:
+        content[:] = b"123\n"
+    if lost == "controllers":
+        above = Path(f"{host.mounts['']}{trees.POD_V2}/cgroup.subtree_control")
+        above.write_text("+pids")
+    elif lost == "events":
+        for _ in range(64):
+            page(host, kept)
+    assert page(host, kept) == page(host, None)
+    kept.close()
+
+
+def _refuse(*_args: object, **_more: object) -> None:
+    raise OSError(errno.EMFILE, "Too many open files")
