@@ -3,17 +3,21 @@
 The runtime is the fake one, whose statistics arrive as bytes, and the kernel's files are a recorded
 tree of cgroup version 2 on disk: what is measured is our own work, reading them included. What the
 containers and pods use changes between two rounds. A pause container has one process, a container
-two, a pod's own cgroup none. The limits are those that this project set itself, for 100 pods.
+two, a pod's own cgroup none; each process has files of its own. The limits are those that this
+project set itself, for 100 pods.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
+import mmap
 import re
 import resource
+import shutil
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 import click
@@ -22,7 +26,7 @@ import trio
 from kubelet_trio.cri import v1
 from kubelet_trio.cri.remote.translate import parse_stats
 from kubelet_trio.model import PodUid, SystemClock, thread_offload
-from kubelet_trio.stats import ContainerSubject, PodSubject, StatsProvider, StatsSettings
+from kubelet_trio.stats import ContainerSubject, Host, PodSubject, StatsProvider, StatsSettings
 from kubelet_trio.testing import FakeRuntime
 from tests.stats import trees
 
@@ -92,7 +96,17 @@ def _use(busy: list[Path], number: int) -> None:
     }
     for directory in busy:
         for name in _CHANGING:
-            (directory / name).write_text(changed[name])
+            # Not by write(2): the kernel's own counting is no event of inotify.
+            with open(directory / name, "r+b") as file, mmap.mmap(file.fileno(), 0) as content:
+                content[:] = changed[name].encode()
+
+
+def _write_processes(host: Host, processes: Mapping[str, str]) -> None:
+    """Write the processes of cgroups, each with files of its own."""
+    for path, own in processes.items():
+        Path(f"{host.mounts['']}{path}/cgroup.procs").write_text(own)
+        for process in own.split():
+            shutil.copytree(f"{host.proc}/101", f"{host.proc}/{process}", symlinks=True)
 
 
 class _DecodingRuntime(FakeRuntime):
@@ -112,8 +126,9 @@ class _DecodingRuntime(FakeRuntime):
 
 async def _provider(base: Path, pods: int, containers: int) -> tuple[StatsProvider, list[Path]]:
     """Return a provider for a node of that size, and the directories of cgroups that are busy."""
-    runtime, subjects = _DecodingRuntime(), []
+    runtime, subjects, idle = _DecodingRuntime(), [], set[str]()
     processes: dict[str, str] = {}
+    pids = itertools.count(1000)
     runtime.images.present.add("web")
     for number in range(pods):
         uid = PodUid(f"{number:08}-0000-0000-0000-000000000000")
@@ -135,14 +150,15 @@ async def _provider(base: Path, pods: int, containers: int) -> tuple[StatsProvid
             )
             container = await runtime.create_container(sandbox, made, config)
             await runtime.start_container(container)
-            inside.append(ContainerSubject(container, name, "registry.k8s.io/web:1", 101, 1.0, 1.0))
-            processes[f"{path}/cri-containerd-{container}.scope"] = "101\n102\n"
-        processes |= {path: "", f"{path}/cri-containerd-{sandbox}.scope": "101\n"}
+            pid = next(pids)
+            inside.append(ContainerSubject(container, name, "registry.k8s.io/web:1", pid, 1.0, 1.0))
+            processes[f"{path}/cri-containerd-{container}.scope"] = f"{pid}\n{next(pids)}\n"
+        pauses = f"{path}/cri-containerd-{sandbox}.scope"
+        processes |= {path: "", pauses: f"{next(pids)}\n"}
+        idle.add(pauses)
         subjects.append(PodSubject(uid, f"web-{number}", "prod", tuple(inside), sandbox, 1.0, 1.0))
     host = trees.write_v2(base, *processes)
-    directories = {Path(f"{host.mounts['']}{path}"): pids for path, pids in processes.items()}
-    for directory, pids in directories.items():
-        (directory / "cgroup.procs").write_text(pids)
+    _write_processes(host, processes)
     uids = {subject.uid.replace("-", "_"): subject.uid for subject in subjects}
     provider = StatsProvider(
         StatsSettings("node", str(base / "root"), (_ROOT,)),
@@ -153,7 +169,7 @@ async def _provider(base: Path, pods: int, containers: int) -> tuple[StatsProvid
         SystemClock(),
         thread_offload,
     )
-    return provider, [d for d, pids in directories.items() if pids != "101\n"]
+    return provider, [Path(f"{host.mounts['']}{path}") for path in processes if path not in idle]
 
 
 if __name__ == "__main__":

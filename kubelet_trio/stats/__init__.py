@@ -1,7 +1,6 @@
 """Usage of the node, its pods and containers, and the pages that show it."""
 
 from kubelet_trio.stats.api import Summary
-from kubelet_trio.stats.cgroup_files import Host
 from kubelet_trio.stats.driver_volumes import (
     DriverStats,
     DriverStatsError,
@@ -13,6 +12,7 @@ from kubelet_trio.stats.history import PERIOD as HISTORY_PERIOD
 from kubelet_trio.stats.history import History
 from kubelet_trio.stats.machine import MachineInfo
 from kubelet_trio.stats.metered import MetricPage, Sample
+from kubelet_trio.stats.open_files import Host
 from kubelet_trio.stats.process import build_info, process_samples
 from kubelet_trio.stats.provider import StatsProvider, StatsSettings
 from kubelet_trio.stats.read import disk_usage

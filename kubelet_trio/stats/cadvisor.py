@@ -8,48 +8,33 @@ Source: lib/metrics/prometheus.go and prometheus_machine.go, the sets that the G
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import compress
+from collections.abc import Iterator
 
 from kubelet_trio.stats.cadvisor_families import (
-    BLKIO,
     FAMILIES,
-    FS_LIMIT,
-    FS_USAGE,
-    IO_FAMILIES,
-    NETWORK_FAMILIES,
     NO_CPU,
     NO_MEMORY,
     SCRAPE_ERROR,
     TASK_STATES,
 )
-from kubelet_trio.stats.disks import Disk
+from kubelet_trio.stats.cadvisor_lines import (
+    Subject,
+    block,
+    write_disks,
+    write_io,
+    write_networks,
+    write_writable,
+)
 from kubelet_trio.stats.machine import MachineInfo, write_machine
-from kubelet_trio.stats.read import Processes
+from kubelet_trio.stats.process_files import Processes
 from kubelet_trio.stats.subjects import PodSubject
 from kubelet_trio.stats.summary import Snapshot
-from kubelet_trio.stats.text import Exposition, escape, label_text, milliseconds, number_texts
-from kubelet_trio.stats.usage import CgroupUsage, Cpu, DeviceIo, Filesystem, Interface, Memory, Psi
+from kubelet_trio.stats.text import Exposition, label_text, milliseconds
+from kubelet_trio.stats.usage import Cpu, Memory, Psi
 
 _NANO = 1e9
 _MICRO = 1e6
-# What the statistics of a disk show more exactly than the cgroup of the node.
-_OF_DISKS = frozenset(("container_fs_reads_total", "container_fs_writes_total"))
-
-
-@dataclass(frozen=True, slots=True)
-class _Subject:
-    """One cgroup with its labels."""
-
-    usage: CgroupUsage
-    labels: str  # the text between the braces
-    interfaces: tuple[Interface, ...] = ()
-    started_at: float = 0.0
-    created_at: float = 0.0
-    processes: Processes | None = None
-    writable: Filesystem | None = None
-    is_node: bool = False
+_PLACES = {letter: i for i, (_, letters) in enumerate(TASK_STATES) for letter in letters}
 
 
 def cadvisor_text(snapshot: Snapshot, machine: MachineInfo) -> str:
@@ -63,38 +48,21 @@ def cadvisor_text(snapshot: Snapshot, machine: MachineInfo) -> str:
     columns = zip(*map(_values, subjects), strict=True)
     for (name, kind, help_text, more, is_timed), column in zip(FAMILIES, columns, strict=True):
         inside = [f"{text}{more}}} " for text in labels] if more else plain
-        block = _block(f"{name}{{", inside, column, times if is_timed else None)
-        if block:
-            page.family(name, kind, help_text).append(block)
-    for subject, time in zip(subjects, times, strict=True):
-        _Writer(page, subject, snapshot, time).write()
+        lines = block(f"{name}{{", inside, column, times if is_timed else None)
+        if lines:
+            page.family(name, kind, help_text).append(lines)
+    write_disks(page, subjects[0], snapshot.reading.disks, times[0])
+    # A disk tells more of itself than the cgroup of the node does.
+    told = {disk.device for disk in snapshot.reading.disks if disk.io is not None}
+    devices = snapshot.reading.devices
+    # The node first, so that its families have the same order whatever the pods have.
+    for part in ((0, 1), (1, len(subjects))):
+        mine = list(zip(subjects[slice(*part)], times[slice(*part)], strict=True))
+        write_io(page, mine, devices, told if part == (0, 1) else frozenset())
+        write_networks(page, mine)
+        write_writable(page, mine, snapshot.disk.containers or snapshot.disk.images)
     page.add("container_scrape_error", "gauge", SCRAPE_ERROR, 0)
     return page.text()
-
-
-def _block(
-    begin: str, labels: Sequence[str], values: Sequence[float | None], times: Sequence[str] | None
-) -> str:
-    """Return the lines of a family; a value that is None has none, and the last has no end."""
-    # A full node has 20 000 lines of 300 bytes. They are joined a family at a time, from parts that
-    # are there: to format each line costs twice as much.
-    there = [value for value in values if value is not None]
-    if not there:
-        return ""
-    if len(there) < len(values):
-        is_there = [value is not None for value in values]
-        labels = list(compress(labels, is_there))
-        times = None if times is None else list(compress(times, is_there))
-    ends = {time: f"{time}\n{begin}" for time in (("",) if times is None else set(times))}
-    parts = [ends[""] if times is None else ""] * (3 * len(there))
-    parts[::3] = labels
-    parts[1::3] = number_texts(there)
-    if times is not None:
-        parts[2::3] = map(ends.__getitem__, times)
-        parts[-1] = times[-1]
-    else:
-        parts[-1] = ""
-    return begin + "".join(parts)
 
 
 def _labels(
@@ -104,23 +72,31 @@ def _labels(
     image: str = "",
     name: str = "",
 ) -> str:
+    namespace, of = (pod.namespace, pod.name) if pod else ("", "")
+    text = (
+        f'container="{container}",id="{cgroup}",image="{image}",name="{name}",'
+        f'namespace="{namespace}",pod="{of}"'
+    )
+    # Nothing to escape, as always but for names that somebody made up.
+    if text.count('"') == 12 and "\\" not in text and "\n" not in text:
+        return text
     return label_text(
         (
             ("container", container),
             ("id", cgroup),
             ("image", image),
             ("name", name),
-            ("namespace", pod.namespace if pod else ""),
-            ("pod", pod.name if pod else ""),
+            ("namespace", namespace),
+            ("pod", of),
         )
     )
 
 
-def _subjects(snapshot: Snapshot) -> Iterator[_Subject]:
+def _subjects(snapshot: Snapshot) -> Iterator[Subject]:
     reading, places, written = snapshot.reading, snapshot.places, set[str]()
     node = reading.node
     boot = node.boot_time or 0.0
-    yield _Subject(node.usage, _labels("/"), node.network, boot, boot, is_node=True)
+    yield Subject(node.usage, _labels("/"), node.network, boot, boot)
     for pod in snapshot.pods:
         for subject, path in _pod_subjects(snapshot, pod):
             written.add(path)
@@ -128,10 +104,10 @@ def _subjects(snapshot: Snapshot) -> Iterator[_Subject]:
     other_pods = set(places.pods.values())
     for path, usage in reading.cgroups.items():
         if path not in written and path not in other_pods and path != "/":
-            yield _Subject(usage, _labels(path), processes=reading.processes.get(path))
+            yield Subject(usage, _labels(path), processes=reading.processes.get(path))
 
 
-def _pod_subjects(snapshot: Snapshot, pod: PodSubject) -> Iterator[tuple[_Subject, str]]:
+def _pod_subjects(snapshot: Snapshot, pod: PodSubject) -> Iterator[tuple[Subject, str]]:
     reading, places = snapshot.reading, snapshot.places
     path = places.pods.get(pod.uid)
     interfaces = snapshot.networks.get(pod.uid, ())
@@ -139,7 +115,7 @@ def _pod_subjects(snapshot: Snapshot, pod: PodSubject) -> Iterator[tuple[_Subjec
     # A pod's network counts once, with the sandbox as in cAdvisor: sums by pod must be right.
     if path is not None and path in reading.cgroups:
         yield (
-            _Subject(
+            Subject(
                 reading.cgroups[path],
                 _labels(path, pod),
                 () if sandbox_path else interfaces,
@@ -150,7 +126,7 @@ def _pod_subjects(snapshot: Snapshot, pod: PodSubject) -> Iterator[tuple[_Subjec
         )
     if sandbox_path is not None and sandbox_path in reading.cgroups:
         yield (
-            _Subject(
+            Subject(
                 reading.cgroups[sandbox_path],
                 _labels(sandbox_path, pod, name=pod.sandbox_id or ""),
                 interfaces,
@@ -167,7 +143,7 @@ def _pod_subjects(snapshot: Snapshot, pod: PodSubject) -> Iterator[tuple[_Subjec
         # Without a cgroup the id is made up, so that each container has series of its own.
         own = places.containers.get(container.id) or f"/{container.id}"
         yield (
-            _Subject(
+            Subject(
                 usage,
                 _labels(own, pod, container.name, container.image, container.id),
                 () if path or sandbox_path else interfaces,
@@ -180,7 +156,7 @@ def _pod_subjects(snapshot: Snapshot, pod: PodSubject) -> Iterator[tuple[_Subjec
         )
 
 
-def _values(subject: _Subject) -> tuple[float | None, ...]:
+def _values(subject: Subject) -> tuple[float | None, ...]:
     """Return the values of `FAMILIES`, in their order; None: the subject has no such sample."""
     usage, cpu, memory = subject.usage, subject.usage.cpu, subject.usage.memory
     has_threads = usage.threads is not None
@@ -264,117 +240,8 @@ def _task_values(processes: Processes | None) -> tuple[int | None, ...]:
     """Return how many processes are in each state of taskstats; a state is a main thread's."""
     if processes is None:
         return (None,) * len(TASK_STATES)
-    return tuple(sum(map(processes.states.__getitem__, letters)) for _, letters in TASK_STATES)
-
-
-class _Writer:
-    """Writes the samples of one subject that have labels of their own."""
-
-    def __init__(self, page: Exposition, subject: _Subject, snapshot: Snapshot, time: str) -> None:
-        self._page = page
-        self._subject = subject
-        self._snapshot = snapshot
-        self._time = time
-
-    def write(self) -> None:
-        subject = self._subject
-        disks = self._snapshot.reading.disks if subject.is_node else ()
-        for disk in disks:
-            self._disk(disk)
-        # A disk tells more of itself than the cgroup of the node does.
-        self._io(subject.usage, frozenset(d.device for d in disks if d.io is not None))
-        self._network(subject.interfaces)
-        if subject.writable is not None:
-            self._writable(subject.writable)
-
-    def _put(self, name: str, kind: str, help_text: str, value: float, more: str = "") -> None:
-        self._page.family(name, kind, help_text).append(
-            f"{name}{{{self._subject.labels}{more}}} {value}{self._time}"
-        )
-
-    def _disk(self, disk: Disk) -> None:
-        label, io = f',device="{escape(disk.device)}"', disk.io
-        self._put("container_fs_usage_bytes", "gauge", FS_USAGE, disk.used, label)
-        self._put("container_fs_limit_bytes", "gauge", FS_LIMIT, disk.capacity, label)
-        self._put("container_fs_inodes_total", "gauge", "Number of Inodes", disk.inodes, label)
-        free = disk.inodes_free
-        self._put("container_fs_inodes_free", "gauge", "Number of available Inodes", free, label)
-        if io is None:
-            return
-        for name, words, value in (
-            ("reads", "Cumulative count of reads completed", io.reads),
-            ("reads_merged", "Cumulative count of reads merged", io.reads_merged),
-            ("sector_reads", "Cumulative count of sector reads completed", io.sectors_read),
-            ("read_seconds", "Cumulative count of seconds spent reading", io.read_seconds),
-            ("writes", "Cumulative count of writes completed", io.writes),
-            ("writes_merged", "Cumulative count of writes merged", io.writes_merged),
-            ("sector_writes", "Cumulative count of sector writes completed", io.sectors_written),
-            ("write_seconds", "Cumulative count of seconds spent writing", io.write_seconds),
-            ("io_time_seconds", "Cumulative count of seconds spent doing I/Os", io.io_seconds),
-            (
-                "io_time_weighted_seconds",
-                "Cumulative weighted I/O time in seconds",
-                io.weighted_seconds,
-            ),
-        ):
-            self._put(f"container_fs_{name}_total", "counter", words, value, label)
-        words = "Number of I/Os currently in progress"
-        self._put("container_fs_io_current", "gauge", words, io.in_flight, label)
-
-    def _io(self, usage: CgroupUsage, told: frozenset[str]) -> None:
-        names, family, time = self._snapshot.reading.devices, self._page.family, self._time
-        for number, io in usage.io.items():
-            device = names.get(number, "")
-            labels = f'{{{self._subject.labels},device="{device}"'
-            for name, help_text, value in zip(*IO_FAMILIES, _io_values(io), strict=True):
-                if not (device in told and name in _OF_DISKS):
-                    family(name, "counter", help_text).append(f"{name}{labels}}} {value}{time}")
-            major, _, minor = number.partition(":")
-            begin = f'{BLKIO}{labels},major="{major}",minor="{minor}",operation="'
-            family(BLKIO, "counter", "Blkio Device bytes usage").extend(
-                (
-                    f'{begin}Read"}} {io.read_bytes}{time}',
-                    f'{begin}Write"}} {io.write_bytes}{time}',
-                )
-            )
-
-    def _network(self, interfaces: tuple[Interface, ...]) -> None:
-        family, time = self._page.family, self._time
-        for interface in interfaces:
-            labels = f'{{{self._subject.labels},interface="{interface.name}"}} '
-            values = _network_values(interface)
-            for name, help_text, value in zip(*NETWORK_FAMILIES, values, strict=True):
-                family(name, "counter", help_text).append(f"{name}{labels}{value}{time}")
-
-    def _writable(self, fs: Filesystem) -> None:
-        whole = self._snapshot.disk.containers or self._snapshot.disk.images
-        label = f',device="{whole.device if whole else ""}"'
-        # As cAdvisor: usage is the container's, limit and inodes are the whole file system's.
-        if fs.used is not None:
-            self._put("container_fs_usage_bytes", "gauge", FS_USAGE, fs.used, label)
-        if whole is None:
-            return
-        for name, help_text, value in (
-            ("container_fs_limit_bytes", FS_LIMIT, whole.capacity),
-            ("container_fs_inodes_total", "Number of Inodes", whole.inodes),
-            ("container_fs_inodes_free", "Number of available Inodes", whole.inodes_free),
-        ):
-            if value is not None:
-                self._put(name, "gauge", help_text, value, label)
-
-
-def _io_values(io: DeviceIo) -> tuple[int, ...]:
-    return io.read_bytes, io.reads, io.write_bytes, io.writes
-
-
-def _network_values(interface: Interface) -> tuple[int, ...]:
-    return (
-        interface.rx_bytes,
-        interface.rx_packets,
-        interface.rx_dropped,
-        interface.rx_errors,
-        interface.tx_bytes,
-        interface.tx_packets,
-        interface.tx_dropped,
-        interface.tx_errors,
-    )
+    counts = [0] * len(TASK_STATES)
+    for letter, count in processes.states.items():
+        if letter in _PLACES:
+            counts[_PLACES[letter]] += count
+    return tuple(counts)

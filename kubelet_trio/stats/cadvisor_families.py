@@ -17,6 +17,8 @@ _ULIMITS = (
 )
 FS_USAGE = "Number of bytes that are consumed by the container on this filesystem."
 FS_LIMIT = "Number of bytes that can be consumed by the container on this filesystem."
+FS_INODES = "Number of Inodes"
+FS_INODES_FREE = "Number of available Inodes"
 _LOAD = "Value of container cpu load average over the last 10 seconds."
 _LOAD_D = "Value of container cpu load.d average over the last 10 seconds."
 _USAGE = "Current memory usage in bytes, including all memory regardless of when it was accessed"

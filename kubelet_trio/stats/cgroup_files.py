@@ -14,31 +14,20 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from kubelet_trio.stats import cgroup_parse as parse
+from kubelet_trio.stats.known_limits import KnownLimits
+from kubelet_trio.stats.open_files import USUAL, Host, Room, content
+from kubelet_trio.stats.process_files import ProcessFiles
 from kubelet_trio.stats.usage import CgroupUsage
 
 _DEPTH = 5  # of the pods' tree: root, QoS class, pod, container, and one of the runtime
-_MOST = 1 << 18  # bytes of one file
-# Bytes that nearly every file fits in. Python allocates them before it reads: the memory of a large
-# buffer comes from the system each time, which takes ten times as long as the reading.
-_USUAL = 1 << 11
 _NO_DIRECTORIES = 2  # links of a directory without others in it
 
 
-@dataclass(frozen=True, slots=True)
-class Host:
-    """Paths of the kernel's files. `mounts` is by controller; on version 2 its only key is ""."""
-
-    version: int
-    mounts: Mapping[str, str]
-    proc: str = "/proc"
-    sys: str = "/sys"
-
-
-_NOT_BEFORE: tuple[dict[str, str], None] = ({}, None)
+_NOT_BEFORE: tuple[dict[str, bytes], None] = ({}, None)
 
 # Identity of a directory, and the number of directories in it with two more.
 _Seen = tuple[int, int, int]
@@ -50,6 +39,8 @@ class _Directory:
 
     descriptor: int  # of the directory, to open files that were not there before
     files: dict[str, int] = field(default_factory=dict)  # descriptors
+    watch: int | None = None  # of its limits
+    limits: dict[str, bytes] = field(default_factory=dict)  # content, while nobody writes them
 
 
 @dataclass(slots=True)
@@ -61,11 +52,14 @@ class _Cgroup:
     children: tuple[str, ...] | None = None  # names of the cgroups in it, at `seen`
     directories: dict[str, _Directory] = field(default_factory=dict)  # by controller
     # Content and usage of the last reading, of few and of all files.
-    last: dict[bool, tuple[dict[str, str], CgroupUsage]] = field(default_factory=dict)
+    last: dict[bool, tuple[dict[str, bytes], CgroupUsage]] = field(default_factory=dict)
 
 
 class CgroupFiles:
-    """Not thread-safe. A reading is `begin`, any number of `walk` and `read`, `end`."""
+    """Not thread-safe. A reading is `begin`, any number of `walk` and `read`, `end`.
+
+    `processes` are those in the cgroups, whose files share the room.
+    """
 
     def __init__(self, host: Host, most: int = 0) -> None:
         """Args:
@@ -73,19 +67,23 @@ class CgroupFiles:
         most: how many files may stay open; 0: none.
         """
         self._host = host
-        self._most = self._left = most
+        self._room = Room(most, most)
         self._keeps = most > 0
+        self.processes = ProcessFiles(host, self._room)
+        self._limits = KnownLimits(self._room)
         self._cgroups: dict[str, _Cgroup] = {}
         self._round = 0
+        self._wanted = {few: tuple(_wanted(host, few)) for few in (False, True)}
 
     @property
     def count(self) -> int:
         """How many files and directories are open."""
-        return self._most - self._left
+        return self._room.most - self._room.left
 
     def begin(self) -> None:
         """Begin a reading."""
         self._round += 1
+        self._limits.forget_written()
 
     def end(self) -> None:
         """Let go of cgroups that this reading did not read."""
@@ -96,6 +94,8 @@ class CgroupFiles:
         """Let go of everything; the next reading opens its files again."""
         while self._cgroups:
             self._forget(next(iter(self._cgroups)))
+        self.processes.close()
+        self._limits.close()
 
     def walk(self, root: str, depth: int = _DEPTH) -> Iterator[str]:
         """Yield the paths of a cgroup and of those below it, parents first."""
@@ -111,17 +111,18 @@ class CgroupFiles:
         """Read one cgroup; values that cannot be read are None."""
         cgroup = self._cgroup(path)
         cgroup.round = self._round
-        files: dict[str, str] = {}
-        for controller, names in _wanted(self._host, everything):
+        files: dict[str, bytes] = {}
+        for controller, names in self._wanted[everything]:
             self._read_into(files, cgroup, controller, path, names)
-        read = parse.parse_v2 if self._host.version == 2 else parse.parse_v1
         old, known = cgroup.last.get(everything, _NOT_BEFORE)
-        if known is None:
-            usage = read(files, now)
+        if known is not None and files == old:
+            usage = known.at(now)
         else:
-            changed = {name for name, content in files.items() if old.get(name) != content}
+            texts = {name: found.decode("utf-8", "replace") for name, found in files.items()}
+            read = parse.parse_v2 if self._host.version == 2 else parse.parse_v1
+            changed = {name for name, found in files.items() if old.get(name) != found}
             changed.update(old.keys() - files.keys())
-            usage = read(files, now, known, changed)
+            usage = read(texts, now, known, changed)
         if self._keeps:
             cgroup.last[everything] = files, usage
         return usage
@@ -169,7 +170,7 @@ class CgroupFiles:
 
     def _read_into(
         self,
-        files: dict[str, str],
+        files: dict[str, bytes],
         cgroup: _Cgroup,
         controller: str,
         path: str,
@@ -187,9 +188,11 @@ class CgroupFiles:
         if directory is None:
             return
         # Only together: some files of a cgroup that stay open do not help the others.
-        if self._left > len(names):
-            self._left -= 1
+        if self._room.left > len(names):
+            self._room.left -= 1
             cgroup.directories[controller] = directory
+            if (watched := self._limits.watch(directory.descriptor)) is not None:
+                directory.watch, directory.limits = watched
             self._read_files(files, directory, names)
             return
         try:
@@ -199,19 +202,27 @@ class CgroupFiles:
             os.close(directory.descriptor)
 
     def _read_files(
-        self, files: dict[str, str], directory: _Directory, names: tuple[str, ...]
+        self, files: dict[str, bytes], directory: _Directory, names: tuple[str, ...]
     ) -> None:
         """Read files of a cgroup. Raises OSError if one that is open cannot be read any more."""
-        kept = directory.files
+        kept, limits, pread = directory.files, directory.limits, os.pread
+        there = [name for name in names if name in kept]
+        # `content` of each; its call takes as long as some of the files take the kernel.
+        found = [pread(kept[name], USUAL, 0) for name in there]
+        if USUAL in map(len, found):
+            found = [content(kept[name]) for name in there]
+        files.update(zip(there, found, strict=True))
         for name in names:
-            descriptor = kept.get(name)
-            if descriptor is None:
-                self._read_file(files, directory, name, keep=True)
-            else:
-                files[name] = content(descriptor)
+            if name in limits:
+                files[name] = limits[name]
+            elif name not in kept:
+                is_known = directory.watch is not None and name in parse.LIMITS
+                self._read_file(files, directory, name, keep=not is_known)
+                if is_known and name in files:
+                    limits[name] = files[name]
 
     def _read_file(
-        self, files: dict[str, str], directory: _Directory, name: str, *, keep: bool
+        self, files: dict[str, bytes], directory: _Directory, name: str, *, keep: bool
     ) -> None:
         """Open a file and read it, if that can be; keep it open if there is room."""
         try:
@@ -225,16 +236,18 @@ class CgroupFiles:
             os.close(descriptor)
             return
         # Version 1 may answer from a list of processes that is a second old, but never at first.
-        if keep and self._left > 0 and (self._host.version == 2 or name != "cgroup.procs"):
-            self._left -= 1
+        if keep and self._room.left > 0 and (self._host.version == 2 or name != "cgroup.procs"):
+            self._room.left -= 1
             directory.files[name] = descriptor
         else:
             os.close(descriptor)
 
     def _let_go(self, directory: _Directory) -> None:
+        if directory.watch is not None:
+            self._limits.unwatch(directory.watch)
         for descriptor in (*directory.files.values(), directory.descriptor):
             os.close(descriptor)
-            self._left += 1
+            self._room.left += 1
 
 
 def _wanted(host: Host, everything: bool) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -262,20 +275,3 @@ def _open_directory(path: str) -> _Directory | None:
         return _Directory(os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
     except OSError:
         return None
-
-
-def content(descriptor: int) -> str:
-    """Return a small file's content. Raises OSError."""
-    found = os.pread(descriptor, _USUAL, 0)
-    if len(found) == _USUAL:
-        found += _rest(descriptor)
-    return found.decode("utf-8", "replace")
-
-
-def _rest(descriptor: int) -> bytes:
-    """Return what follows the first bytes of a file, up to a limit. Raises OSError."""
-    pieces, place = [], _USUAL
-    while place < _MOST and (piece := os.pread(descriptor, _MOST - place, place)):
-        pieces.append(piece)
-        place += len(piece)
-    return b"".join(pieces)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 
 from kubelet_trio.stats.proc_parse import MOST_DIGITS, to_whole
 from kubelet_trio.stats.usage import CgroupUsage, Cpu, DeviceIo, Memory, Psi, PsiLine
@@ -67,8 +68,26 @@ ALL_FILES_V1: Mapping[str, tuple[str, ...]] = {
     controller: FILES_V1.get(controller, ()) + MORE_FILES_V1.get(controller, ())
     for controller in dict.fromkeys((*FILES_V1, *MORE_FILES_V1))
 }
+# Files that only change when somebody writes one of their directory.
+LIMITS = frozenset(
+    (
+        "memory.max",
+        "memory.low",
+        "memory.swap.max",
+        "cpu.max",
+        "cpu.weight",
+        "pids.max",
+        "cpu.shares",
+        "cpu.cfs_quota_us",
+        "cpu.cfs_period_us",
+        "memory.limit_in_bytes",
+        "memory.soft_limit_in_bytes",
+        "memory.memsw.limit_in_bytes",
+    )
+)
 # Files of the parts of a `CgroupUsage`.
 _CPU_V2 = frozenset(("cpu.stat", "cpu.pressure", "cpu.max", "cpu.weight"))
+_MEMORY_LIMITS = frozenset(("memory.max", "memory.low", "memory.swap.max"))
 _MEMORY_V2 = frozenset(name for name in ALL_FILES_V2 if name.startswith("memory."))
 _CPU_V1 = frozenset((*FILES_V1["cpuacct"], *MORE_FILES_V1["cpu"]))
 _MEMORY_V1 = frozenset(ALL_FILES_V1["memory"])
@@ -155,24 +174,31 @@ def parse_v1(
 def _cpu_v2(files: Mapping[str, str], known: Cpu | None, changed: AbstractSet[str]) -> Cpu | None:
     if "cpu.stat" not in files:
         return None
-    stat = flat(files["cpu.stat"])
-    quota, _, period = files.get("cpu.max", "max 100000").strip().partition(" ")
-    weight = files.get("cpu.weight")
+    if known is None:
+        known, changed = Cpu(), _ANY
+    shares, quota, period, psi = known.shares, known.quota, known.period, known.psi
+    if "cpu.weight" in changed:
+        weight = files.get("cpu.weight")
+        shares = shares_of_weight(_number(weight)) if weight else None
+    if "cpu.max" in changed:
+        most, _, every = files.get("cpu.max", "max 100000").strip().partition(" ")
+        quota, period = None if most == _NONE else _number(most), _number(every) or 100_000
+    if "cpu.pressure" in changed:
+        psi = _psi(files.get("cpu.pressure"))
+    count = flat(files["cpu.stat"]).get
     return Cpu(
-        usage=stat.get("usage_usec", 0) * 1000,
-        user=stat.get("user_usec", 0) * 1000,
-        system=stat.get("system_usec", 0) * 1000,
-        periods=stat.get("nr_periods", 0),
-        throttled_periods=stat.get("nr_throttled", 0),
-        throttled=stat.get("throttled_usec", 0) * 1000,
-        burst_periods=stat.get("nr_bursts", 0),
-        burst=stat.get("burst_usec", 0) * 1000,
-        shares=shares_of_weight(_number(weight)) if weight else None,
-        quota=None if quota == _NONE else _number(quota),
-        period=_number(period) or 100_000,
-        psi=_psi(files.get("cpu.pressure"))
-        if known is None or "cpu.pressure" in changed
-        else known.psi,
+        count("usage_usec", 0) * 1000,
+        count("user_usec", 0) * 1000,
+        count("system_usec", 0) * 1000,
+        count("nr_periods", 0),
+        count("nr_throttled", 0),
+        count("throttled_usec", 0) * 1000,
+        count("nr_bursts", 0),
+        count("burst_usec", 0) * 1000,
+        shares,
+        quota,
+        period,
+        psi,
     )
 
 
@@ -209,42 +235,53 @@ def _memory_v2(
 ) -> Memory | None:
     if "memory.stat" not in files:
         return None
-    stat = flat(files["memory.stat"])
-    if known is None or "memory.events" in changed:
+    if known is None:
+        known, changed = Memory(), _ANY
+    failcnt, oom_kills = known.failcnt, known.oom_kills
+    if "memory.events" in changed:
         events = flat(files.get("memory.events", ""))
         # How often the usage met memory.max: what failcnt was on version 1.
         failcnt, oom_kills = events.get("max", 0), events.get("oom_kill", 0)
-    else:
-        failcnt, oom_kills = known.failcnt, known.oom_kills
+    limit, reservation, swap_limit = known.limit, known.reservation, known.swap_limit
+    if not changed.isdisjoint(_MEMORY_LIMITS):
+        limit, swap_limit = _limit(files.get("memory.max")), _limit(files.get("memory.swap.max"))
+        # runc writes a reservation to memory.low (fs2/memory.go); cAdvisor reads memory.min.
+        reservation = _number(files.get("memory.low", "")) or None
+    psi = _psi(files.get("memory.pressure")) if "memory.pressure" in changed else known.psi
+    most = _number(files.get("memory.peak", "")) if "memory.peak" in changed else known.max_usage
+    stat = flat(files["memory.stat"])
+    count = stat.get
     usage, swap = files.get("memory.current"), files.get("memory.swap.current")
     # Version 2 counts the whole subtree only; cAdvisor shows it for both scopes (setMemoryStats).
-    faults, major = stat.get("pgfault", 0), stat.get("pgmajfault", 0)
+    faults, major = count("pgfault", 0), count("pgmajfault", 0)
+    anon, file = count("anon", 0), count("file", 0)
+    kernel = count("kernel")
+    if kernel is None:
+        # Older kernels have no `kernel` in memory.stat.
+        kernel = count("slab", 0) + count("kernel_stack", 0)
+    # By place, which is faster by a third: see `Memory` for the order.
     return Memory(
         # The root cgroup has no memory.current; `read_host` fills in the node's usage.
-        usage=_number(usage) if usage else stat.get("anon", 0) + stat.get("file", 0),
-        inactive_file=stat.get("inactive_file", 0),
-        active_file=stat.get("active_file", 0),
-        rss=stat.get("anon", 0),
-        cache=stat.get("file", 0),
-        mapped_file=stat.get("file_mapped", 0),
-        # Older kernels have no `kernel` in memory.stat.
-        kernel=stat.get("kernel", stat.get("slab", 0) + stat.get("kernel_stack", 0)),
-        max_usage=_number(files.get("memory.peak", "")),
-        failcnt=failcnt,
-        page_faults=faults,
-        major_page_faults=major,
-        own_page_faults=faults,
-        own_major_page_faults=major,
-        oom_kills=oom_kills,
-        limit=_limit(files.get("memory.max")),
-        # runc writes a reservation to memory.low (fs2/memory.go); cAdvisor reads memory.min.
-        reservation=_number(files.get("memory.low", "")) or None,
+        _number(usage) if usage else anon + file,
+        count("inactive_file", 0),
+        count("active_file", 0),
+        anon,
+        file,
+        count("file_mapped", 0),
+        kernel,
+        most,
+        failcnt,
+        faults,
+        major,
+        faults,
+        major,
+        oom_kills,
+        limit,
+        reservation,
         # The file does not exist with swapaccount=0.
-        swap=_number(swap) if swap else None,
-        swap_limit=_limit(files.get("memory.swap.max")),
-        psi=_psi(files.get("memory.pressure"))
-        if known is None or "memory.pressure" in changed
-        else known.psi,
+        _number(swap) if swap else None,
+        swap_limit,
+        psi,
     )
 
 
@@ -348,16 +385,12 @@ def _psi(text: str | None) -> Psi | None:
 def flat(text: str) -> dict[str, int]:
     """Parse lines of a name and a number; skip others."""
     words = text.split()
-    names, numbers = words[::2], words[1::2]
+    numbers = words[1::2]
     # The usual case in few steps: a memory.stat has fifty lines.
-    if (
-        len(names) == len(numbers)
-        and "".join(numbers).isdecimal()
-        and text.count("\n") == len(names)
-    ):
-        longest = max(map(len, numbers), default=0)
-        if longest <= MOST_DIGITS:
-            return dict(zip(names, map(int, numbers), strict=True))
+    if "".join(numbers).isdecimal() and 2 * text.count("\n") == len(words) == 2 * len(numbers):
+        # A ValueError: a number of thousands of digits, not the kernel's.
+        with suppress(ValueError):
+            return dict(zip(words[::2], map(int, numbers), strict=True))
     found = {}
     for line in text.splitlines():
         name, _, number = line.partition(" ")

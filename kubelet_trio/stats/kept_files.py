@@ -15,11 +15,13 @@ from contextlib import contextmanager
 import trio
 
 from kubelet_trio.model import Bell, Offload
-from kubelet_trio.stats.cgroup_files import CgroupFiles, Host
+from kubelet_trio.stats.cgroup_files import CgroupFiles
+from kubelet_trio.stats.open_files import Host
 
 _KEEP = 150.0  # seconds: two scrapes a minute apart, and one that failed
-# Files: those of 100 pods with two containers. The kernel takes 35 MB for as many.
-_MOST = 8192
+# Files: those of 100 pods with two containers and of their processes, for which the kernel takes
+# 40 MB.
+_MOST = 10240
 _CLOSE_LIMIT = 5.0  # seconds to close them at the end
 
 

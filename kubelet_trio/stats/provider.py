@@ -22,10 +22,10 @@ from kubelet_trio.model import Offload, PodUid, WallClock, get_logger
 from kubelet_trio.stats import api
 from kubelet_trio.stats.cadvisor import cadvisor_text
 from kubelet_trio.stats.cadvisor_families import SCRAPE_ERROR
-from kubelet_trio.stats.cgroup_files import Host
 from kubelet_trio.stats.cri_usage import runtime_usage, writable_layer
 from kubelet_trio.stats.kept_files import KeptFiles
 from kubelet_trio.stats.machine import MachineInfo, write_machine
+from kubelet_trio.stats.open_files import Host
 from kubelet_trio.stats.read import (
     HostReading,
     disk_usage,

@@ -7,30 +7,18 @@ cgroup or process that ends during the reading.
 from __future__ import annotations
 
 import os
-import resource
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from kubelet_trio.model import count_tree
 from kubelet_trio.stats import cgroup_parse as parse
 from kubelet_trio.stats import proc_parse
-from kubelet_trio.stats.cgroup_files import CgroupFiles, Host, content
+from kubelet_trio.stats.cgroup_files import CgroupFiles
 from kubelet_trio.stats.disks import Disk, read_disks
+from kubelet_trio.stats.open_files import Host, content
+from kubelet_trio.stats.process_files import Processes
 from kubelet_trio.stats.usage import CgroupUsage, Filesystem, Interface, Memory, Psi
-
-_MOST_FDS = 4096  # open files counted in one scrape, to bound its time
-
-
-@dataclass(frozen=True, slots=True)
-class Processes:
-    """Open files of the processes of one cgroup."""
-
-    fds: int = 0
-    sockets: int = 0
-    max_open_files: int | None = None  # the first process' soft limit; -1: unlimited
-    states: Mapping[str, int] = field(default_factory=dict)  # of the main threads, by letter
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +84,7 @@ def read_host(
     if everything:
         numbers = {number for usage in (node.usage, *cgroups.values()) for number in usage.io}
         devices = {number: _device_name(host, number) for number in numbers}
-        processes = _read_processes(host, cgroups)
+        processes = kept.processes.read(cgroups)
         disks = read_disks(_read, host.proc)
     return HostReading(node, cgroups, own, devices, processes, disks)
 
@@ -108,7 +96,7 @@ def _read(path: str) -> str | None:
     except OSError:
         return None
     try:
-        return content(descriptor)
+        return content(descriptor).decode("utf-8", "replace")
     except OSError:
         # For example ESRCH: the process ended after the open.
         return None
@@ -217,51 +205,6 @@ def file_usage(path: str) -> int | None:
         return os.lstat(path).st_blocks * 512  # st_blocks is in units of 512 bytes (stat(2))
     except OSError:
         return None
-
-
-def _read_processes(host: Host, cgroups: Mapping[str, CgroupUsage]) -> dict[str, Processes]:
-    left, found = _MOST_FDS, {}
-    for path, usage in cgroups.items():
-        if not usage.pids:
-            continue
-        fds = sockets = 0
-        states: Counter[str] = Counter()
-        for pid in usage.pids:
-            if left <= 0:
-                break
-            states[proc_parse.parse_state(_read(f"{host.proc}/{pid}/stat") or "")] += 1
-            targets = _open_files(host, pid)
-            left -= len(targets)
-            fds += len(targets)
-            sockets += [target[:7] for target in targets].count("socket:")
-        # As cAdvisor, one limit for the cgroup: its processes usually inherit the first one's.
-        found[path] = Processes(fds, sockets, _open_files_limit(host, usage.pids[0]), states)
-    return found
-
-
-def _open_files(host: Host, pid: int) -> list[str]:
-    # By its descriptor the kernel resolves the path once, and not for each link.
-    try:
-        directory = os.open(f"{host.proc}/{pid}/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
-        return []
-    try:
-        return [os.readlink(fd, dir_fd=directory) for fd in os.listdir(directory)]
-    except OSError:
-        return []
-    finally:
-        os.close(directory)
-
-
-def _open_files_limit(host: Host, pid: int) -> int | None:
-    """Return the soft limit of open files; -1 if unlimited."""
-    if host.proc == "/proc":
-        # A tenth of what reading the file takes, but not allowed to everybody.
-        try:
-            return resource.prlimit(pid, resource.RLIMIT_NOFILE)[0]
-        except (OSError, ValueError):
-            pass
-    return proc_parse.parse_open_files_limit(_read(f"{host.proc}/{pid}/limits") or "")
 
 
 def _device_name(host: Host, number: str) -> str:

@@ -94,6 +94,20 @@ class CgroupUsage:
     threads_max: int | None = None  # None: no limit
     pids: tuple[int, ...] = ()  # its own processes, without those of the cgroups below
 
+    def at(self, time: float) -> CgroupUsage:
+        """Return the same usage at another time."""
+        # `dataclasses.replace` takes four times as long.
+        return CgroupUsage(
+            time,
+            self.cpu,
+            self.memory,
+            self.io,
+            self.io_psi,
+            self.threads,
+            self.threads_max,
+            self.pids,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Interface:

@@ -126,6 +126,7 @@ def test_files_of_a_cgroup_that_is_gone_are_closed(tmp_path: Path) -> None:
     tree.edit("shrink")
     read_host(tree.host, ["/kubepods.slice"], everything=True, files=kept)
     assert kept.count == count
+    kept.close()
 
 
 async def test_files_stay_open_only_for_those_who_ask_regularly(
@@ -166,7 +167,7 @@ async def test_files_stay_open_only_for_those_who_ask_regularly(
     assert provider.files.count == 0
 
 
-@pytest.mark.parametrize(("soft", "most"), [(1024, 512), (1_000_000, 8192), (-1, 8192)])
+@pytest.mark.parametrize(("soft", "most"), [(1024, 512), (1_000_000, 10_240), (-1, 10_240)])
 def test_the_process_keeps_half_of_its_descriptors(
     monkeypatch: pytest.MonkeyPatch, soft: int, most: int
 ) -> None:

@@ -1,0 +1,184 @@
+"""A scrape shows what the kernel's files say at that moment, whatever was kept of earlier ones."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from inotify_simple import INotify
+
+from kubelet_trio.stats import CgroupUsage, Host, MachineInfo
+from kubelet_trio.stats.cadvisor import cadvisor_text
+from kubelet_trio.stats.cgroup_files import CgroupFiles
+from kubelet_trio.stats.cgroup_parse import LIMITS
+from kubelet_trio.stats.open_files import Room
+from kubelet_trio.stats.process_files import ProcessFiles
+from kubelet_trio.stats.read import read_host
+from kubelet_trio.stats.subjects import find_places
+from kubelet_trio.stats.summary import Snapshot
+from tests.stats import trees
+
+NOW = 1_700_000_100.25
+Write = Callable[..., Host]
+# Files whose changed content no family of the page shows.
+UNSEEN = {"memory.memsw.usage_in_bytes"}
+CASES = [
+    *(pytest.param(trees.write_v2, trees.CONTAINER_V2, "", name, id=name) for name in trees.V2),
+    *(
+        pytest.param(trees.write_v1, trees.CONTAINER_V1, controller, name, id=f"v1-{name}")
+        for controller, files in trees.V1.items()
+        for name in files
+    ),
+]
+
+
+def page(host: Host, files: CgroupFiles | None) -> str:
+    reading = read_host(
+        host, ["/kubepods", "/kubepods.slice"], everything=True, now=NOW, files=files
+    )
+    snapshot = Snapshot("node", "", reading, (), find_places((), (), lambda _: None))
+    lines = cadvisor_text(snapshot, MachineInfo()).splitlines()
+    # The space on disks is that of this machine, where others write.
+    return "\n".join(line for line in lines if 'device="/dev/sda1"' not in line)
+
+
+def other(name: str, content: str) -> str:
+    """Return different content of the same form."""
+    if name == "cgroup.procs":
+        return "101\n"
+    if content == "max\n":
+        return "77\n"
+    if content.strip().isdecimal():
+        return f"{4096 * 12345}\n"
+    # All numbers but those of devices and periods.
+    return re.sub(r"(?<=[ =])\d+(?=\n| [a-zr]|$)", lambda n: str(int(n[0]) + 1234567), content)
+
+
+@pytest.mark.parametrize(("write", "container", "controller", "name"), CASES)
+def test_a_change_of_any_file_of_a_cgroup_is_in_the_next_scrape(
+    tmp_path: Path, write: Write, container: str, controller: str, name: str
+) -> None:
+    host = write(tmp_path, container)
+    kept = CgroupFiles(host, 1000)
+    for _ in range(2):
+        before = page(host, kept)
+    file = Path(f"{host.mounts[controller]}{container}/{name}")
+    content = file.read_text()
+    changed = other(name, content)
+    assert changed != content
+    file.write_text(changed)
+    after = page(host, kept)
+    assert after == page(host, None)
+    assert after != before or name in UNSEEN
+    file.write_text(content)
+    assert page(host, kept) == before
+    kept.close()
+
+
+@pytest.mark.parametrize("name", ["101/stat", "101/limits", "101/fd/9", "loadavg", "diskstats"])
+def test_a_change_of_a_process_is_in_the_next_scrape(tmp_path: Path, name: str) -> None:
+    host = trees.write_v2(tmp_path, trees.CONTAINER_V2)
+    kept = CgroupFiles(host, 1000)
+    page(host, kept)
+    before = page(host, kept)
+    file = Path(host.proc) / name
+    if name == "101/fd/9":
+        file.symlink_to("socket:[78]")
+    else:
+        file.write_text(
+            file.read_text().replace(" S ", " R ").replace("1024", "9").replace("5", "6")
+        )
+    after = page(host, kept)
+    assert after == page(host, None)
+    assert (after != before) == (name.startswith("101"))
+    kept.close()
+
+
+def test_a_process_that_ended_is_let_go_of_and_its_number_is_free(tmp_path: Path) -> None:
+    host = trees.write_v2(tmp_path, trees.CONTAINER_V2)
+    kept = CgroupFiles(host, 1000)
+    page(host, kept)
+    count = kept.count
+    procs = Path(f"{host.mounts['']}{trees.CONTAINER_V2}/cgroup.procs")
+    procs.write_text("101\n")
+    page(host, kept)
+    assert kept.count == count - 2
+    procs.write_text("101\n999999\n")  # one that has ended since
+    assert page(host, kept) == page(host, None)
+    assert kept.count == count - 2
+    kept.close()
+    assert kept.count == 0
+
+
+def test_a_kernels_process_that_has_ended_is_not_shown_any_more() -> None:
+    files = ProcessFiles(Host(2, {}), Room(10, 10))
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        cgroups = {"/a": CgroupUsage(NOW, pids=(child.pid,))}
+        for _ in range(2):
+            found = files.read(cgroups)["/a"]
+            assert found.fds >= 3
+            assert sum(found.states.values()) == 1
+            assert "" not in found.states
+    finally:
+        child.kill()
+        child.wait()
+    # What is open is not that of a process which has its number now.
+    assert files.read(cgroups)["/a"].states == {"": 1}
+    assert files.read({}) == {}
+    files.close()
+
+
+@pytest.mark.parametrize(("write", "container"), [CASES[0].values[:2], CASES[-1].values[:2]])
+def test_limits_that_nobody_writes_stay_unread_and_closed(
+    tmp_path: Path, write: Write, container: str
+) -> None:
+    host = write(tmp_path, container)
+    kept = CgroupFiles(host, 1000)
+    for _ in range(2):
+        before = page(host, kept)
+    open_now = {os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")}
+    assert not {path for path in open_now if path.rpartition("/")[2] in LIMITS}
+    assert any(path.endswith("/pids.current") for path in open_now)
+    # As a cgroup's own file system does not: changed without a write.
+    [limit] = Path(tmp_path).glob(f"*{container}/pids.max")
+    with open(limit, "r+b") as file, mmap.mmap(file.fileno(), 0) as content:
+        content[:] = b"123\n"
+    assert page(host, kept) == before
+    limit.write_text("123\n")
+    assert page(host, kept) == page(host, None) != before
+    kept.close()
+    assert kept.count == 0
+
+
+@pytest.mark.parametrize("lost", ["controllers", "events", "watches"])
+def test_limits_are_read_again_whenever_a_write_may_have_been_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    host = trees.write_v2(tmp_path, trees.CONTAINER_V2)
+    if lost == "watches":
+        # The user has no instance of inotify left.
+        monkeypatch.setattr(INotify, "__init__", _refuse)
+    kept = CgroupFiles(host, 1000)
+    page(host, kept)
+    limit = Path(f"{host.mounts['']}{trees.CONTAINER_V2}/pids.max")
+    with open(limit, "r+b") as file, mmap.mmap(file.fileno(), 0) as content:
+        content[:] = b"123\n"
+    if lost == "controllers":
+        above = Path(f"{host.mounts['']}{trees.POD_V2}/cgroup.subtree_control")
+        above.write_text("+pids")
+    elif lost == "events":
+        for _ in range(64):
+            page(host, kept)
+    assert page(host, kept) == page(host, None)
+    kept.close()
+
+
+def _refuse(*_args: object, **_more: object) -> None:
+    raise OSError(errno.EMFILE, "Too many open files")
