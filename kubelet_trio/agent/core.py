@@ -141,6 +141,8 @@ class Agent:
 
     def stop(self) -> None:
         """Ask the agent to end, last part first. Containers keep running. Never blocks."""
+        if self.parts.setup.taps is not None:
+            self.parts.setup.taps.mark("stopped")
         self.parts.runtime.calls.hurry()
         self._root.stop()
 
@@ -218,6 +220,7 @@ class Agent:
         if taps is None:
             raise ValueError("the flight recorder is off: flightRecorderSize is 0")
         recorder = taps.recorder
+        taps.mark("saved")
         with trio.move_on_after(_FLUSH_LIMIT) as limit:
             await recorder.flush()
         if limit.cancelled_caught:

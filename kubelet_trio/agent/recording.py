@@ -18,6 +18,8 @@ from kubelet_trio.model import PodUid, Purpose
 from kubelet_trio.objects import ObjectStore
 from kubelet_trio.pods import PodRecord, encode_pod_record, read_pod_records
 from kubelet_trio.recorder import (
+    Kind,
+    RecordedEvictions,
     RecordedExits,
     RecordedInputs,
     RecordedMounter,
@@ -41,6 +43,11 @@ class Taps:
     recorder: Recorder
     inputs: RecordedInputs  # what the sources want, and what is decided
     volumes: VolumeNotes
+    evictions: RecordedEvictions
+
+    def mark(self, what: str) -> None:
+        """Note that nothing else came until now: `saved`, or `stopped`."""
+        self.recorder.note(Kind.MARK, "", {"what": what})
 
     def objects(self, store: ObjectStore) -> ObjectStore:
         """Return a store of objects with a tap."""
@@ -77,7 +84,8 @@ def make_taps(settings: AgentSettings, seams: Seams, records: Mapping[PodUid, Po
     )
     threads = seams.offload_for(Purpose.RECORDER)
     recorder = Recorder(node.root_dir, recording, seams.clock, threads)
-    return Taps(recorder, RecordedInputs(recorder), VolumeNotes(recorder))
+    inputs, volumes = RecordedInputs(recorder), VolumeNotes(recorder)
+    return Taps(recorder, inputs, volumes, RecordedEvictions(recorder))
 
 
 def recorded_seams(seams: Seams, taps: Taps) -> Seams:

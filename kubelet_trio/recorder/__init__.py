@@ -5,6 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kubelet_trio._deferred import names_on_demand
+from kubelet_trio.recorder.evictions import (
+    ALL_PODS,
+    OVER_LIMITS,
+    EvictionBody,
+    RecordedEvictions,
+    SignalsBody,
+    UsageBody,
+)
 from kubelet_trio.recorder.format import (
     FORMAT_VERSION,
     MAGIC,
@@ -44,13 +52,17 @@ _DEFERRED = {
 }
 
 __all__ = [
+    "ALL_PODS",
     "DIRECTORY",
     "FORMAT_VERSION",
     "LEAST_LIMIT",
     "MAGIC",
+    "OVER_LIMITS",
     "Entry",
+    "EvictionBody",
     "Kind",
     "PodFilter",
+    "RecordedEvictions",
     "RecordedExits",
     "RecordedInputs",
     "RecordedMounter",
@@ -59,7 +71,9 @@ __all__ = [
     "Recorder",
     "Recording",
     "RecordingError",
+    "SignalsBody",
     "Span",
+    "UsageBody",
     "VolumeNotes",
     "encode_entry",
     "entry_lines",

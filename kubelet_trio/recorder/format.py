@@ -38,15 +38,25 @@ be secret are left out (`masks` has the table).
                                     [...], "plan": its fields}
     STATUS   pod UID                the status as published (core/v1 PodStatus), where it differs;
                                     empty: it is not shown any more
+    SIGNALS  ""                     what a look of the eviction manager has found, where it counts:
+                                    {"look": its number, "observed": {signal: {"available",
+                                    "capacity"}}, "layout", "is_calm": no threshold is met}, or
+                                    {"look", "error"}
+    USAGE    "node" or "limits"     the usage of all pods, or of those that exceed limits of their
+                                    own, by which pods are evicted: {"seconds" it took to read,
+                                    "pods": {UID: usage}} or {"seconds", "error"}
+    DECISION pod UID                {"what": "evict", "signal", "grace", "message"}
+    MARK     ""                     {"what": "saved" | "stopped"}: until now nothing else came: the
+                                    recording was saved, or the agent was asked to stop
     GAP      ""                     {"lost": entries, "reason"}: entries are missing here
     SNAPSHOT ""                     the end of the snapshot; from here on entries are news
 
 Methods of CALL and READ are named as in `cri.Runtime`: `run_pod_sandbox`, `container_status`.
 
 **Snapshot.** A segment begins with START, then what an agent that starts at that time would read
-(RECORD, WANTED, SOURCES, OBJECT, READ, PROBE, and for the comparison PLAN and STATUS), then
-SNAPSHOT, all with one time. The first segment of an agent has `"reason": "start"` and what was on
-disk then. So a replay can begin at any START.
+(RECORD, WANTED, SOURCES, OBJECT, READ, PROBE, SIGNALS, and for the comparison PLAN and STATUS),
+then SNAPSHOT, all with one time. The first segment of an agent has `"reason": "start"` and what was
+on disk then. So a replay can begin at any START.
 
 **Results** in `ok`: of a list call {"entries": [message]} with those that are new or changed,
 and "gone": [id], so in a snapshot all; of `exec_sync` {"exit_code"}, where the id is the
@@ -102,6 +112,10 @@ class Kind(IntEnum):
     CLOCK = 14
     PLAN = 15
     STATUS = 16
+    SIGNALS = 17
+    USAGE = 18
+    DECISION = 19
+    MARK = 20
 
 
 @dataclass(frozen=True, slots=True)

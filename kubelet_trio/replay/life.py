@@ -12,6 +12,8 @@ from kubelet_trio.agent import Agent, AgentSettings, Seams, make_agent
 from kubelet_trio.pods import load_records
 from kubelet_trio.recorder import Entry, Kind, RecordingError, read_body
 from kubelet_trio.replay.blocking import ReplayOffload
+from kubelet_trio.replay.decisions import Decisions
+from kubelet_trio.replay.evictions import ReplayEvictions
 from kubelet_trio.replay.journal import Journal
 from kubelet_trio.replay.judge import Judge
 from kubelet_trio.replay.matching import Owners
@@ -22,7 +24,6 @@ from kubelet_trio.replay.runtime import ReplayRuntime, touch_log
 from kubelet_trio.replay.script import ReplayScript
 from kubelet_trio.replay.seams import (
     MemoryCgroups,
-    NoSignals,
     ReplayClock,
     ReplayExitWaiter,
     ample_space,
@@ -61,6 +62,8 @@ class ReplayedLife:
         self._observed = observe(life)
         self._runtime = ReplayRuntime(life, self._observed, self._owners, journal, tolerance)
         self._settings = agent_settings(life.facts, top)
+        self._decisions = Decisions(life, journal, tolerance)
+        self._evictions = ReplayEvictions(life, self._decisions, tolerance)
         self._wanted = Wanted(_source_names(life), top)
         self._offload = ReplayOffload(threads=may_wait(life.volume_calls))
         _write_records(life, self._settings)
@@ -70,13 +73,15 @@ class ReplayedLife:
 
     @property
     def notes(self) -> Sequence[str]:
-        return tuple(self._wanted.notes)
+        return (*self._wanted.notes, *self._evictions.notes(self._settings))
 
     async def run(self) -> None:
         """Run the agent until cancelled, or until it diverges."""
         records = load_records(self._settings.node.root_dir / "pods")
         agent = make_agent(self._settings, self._seams(), records)
-        judge = Judge(agent, self._life, self._runtime, self._journal, self._tolerance)
+        judge = Judge(
+            agent, self._life, self._runtime, self._decisions, self._journal, self._tolerance
+        )
         self._journal.note("", "agent", "an agent starts")
         self._wanted.deliver()
         async with trio.open_nursery() as nursery:
@@ -85,7 +90,9 @@ class ReplayedLife:
                 await nursery.start(agent.run)
                 nursery.start_soon(self._tell)
                 nursery.start_soon(self._relist, agent)
+                nursery.start_soon(self._evictions.cue, agent)
                 nursery.start_soon(judge.watch)
+                nursery.start_soon(judge.watch_pressure)
                 nursery.start_soon(judge.check)
                 await self._journal.diverged.wait()
             finally:
@@ -106,7 +113,7 @@ class ReplayedLife:
             clock=self._clock,
             offload=self._offload,
             disk_space=ample_space,
-            signals=NoSignals(),
+            eviction=self._evictions.inputs(),
             script=ReplayScript(self._life),
         )
 
