@@ -294,8 +294,9 @@ def test_dead_containers_and_images_are_removed_first(node: Node) -> None:
             exits_after=5.0 if "once" in config.labels["io.kubernetes.pod.name"] else None
         ),
         write_logs=True,
+        status_lag=0.06,
     )
-    node.runtime.usage = _usage
+    node.runtime.latency, node.runtime.usage = {"": 0.02}, _usage
 
     async def story(node: Node, agent: Agent) -> None:
         node.feed.put(SMALL, LARGE, once)
