@@ -164,6 +164,11 @@ def _source_names(life: Life) -> list[str]:
 def _write_records(life: Life, settings: AgentSettings) -> None:
     """Put the recorded records of pods where an agent finds them. Blocks."""
     pods_dir = settings.node.root_dir / "pods"
+    recorded = {Path(entry.key).name for entry in life.snapshot if entry.kind is Kind.RECORD}
+    # Of an earlier replayed agent: the recorded one has removed it before it ended.
+    for left in pods_dir.glob(f"*/{_RECORD}") if life.facts.get("is_complete") else ():
+        if left.parent.name not in recorded:
+            left.unlink()
     for entry in life.snapshot:
         if entry.kind is Kind.RECORD:
             # A UID is a name of one directory, whatever a recording says.
