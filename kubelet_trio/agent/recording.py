@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from lightkube.models.core_v1 import Node, Pod
@@ -31,6 +31,9 @@ from kubelet_trio.recorder import (
 )
 from kubelet_trio.status import OnChange
 
+if TYPE_CHECKING:
+    from kubelet_trio.shutdown import Logind
+
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 # Of other parts than decisions, or not values.
 _NOT_TOLD = ("gates", "notes", "own_node", "sockets")
@@ -48,6 +51,12 @@ class Taps:
     def mark(self, what: str) -> None:
         """Note that nothing else came until now: `saved`, or `stopped`."""
         self.recorder.note(Kind.MARK, "", {"what": what})
+
+    def logind(self, logind: Logind) -> Logind:
+        """Return a client of logind with a tap."""
+        from kubelet_trio.recorder import RecordedLogind  # here: for a few nodes
+
+        return RecordedLogind(logind, self.recorder)
 
     def objects(self, store: ObjectStore) -> ObjectStore:
         """Return a store of objects with a tap."""

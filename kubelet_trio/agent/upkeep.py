@@ -214,9 +214,10 @@ def _make_shutdown(setup: Setup, reports: Reports, pods: GuardedPods) -> NodeShu
         return None
     from kubelet_trio.shutdown import NodeShutdown, SystemLogind  # here: D-Bus, for a few nodes
 
+    logind = seams.logind or SystemLogind()
     return NodeShutdown(
         periods=settings.shutdown,
-        logind=seams.logind or SystemLogind(),
+        logind=setup.taps.logind(logind) if setup.taps is not None else logind,
         pods=pods,
         node_name=settings.node.node_name,
         root_dir=settings.node.root_dir,

@@ -38,12 +38,14 @@ from kubelet_trio.recorder.taps import (
 
 if TYPE_CHECKING:
     from kubelet_trio.recorder.collect import read_ring
+    from kubelet_trio.recorder.logind import RecordedLogind
     from kubelet_trio.recorder.select import PodFilter, pod_uids, since
     from kubelet_trio.recorder.show import Span, entry_lines
 
-# Of the commands, not of an agent.
+# Of the commands, or of a few nodes, not of every agent.
 _DEFERRED = {
     "PodFilter": "select",
+    "RecordedLogind": "logind",
     "Span": "show",
     "entry_lines": "show",
     "pod_uids": "select",
@@ -65,6 +67,7 @@ __all__ = [
     "RecordedEvictions",
     "RecordedExits",
     "RecordedInputs",
+    "RecordedLogind",
     "RecordedMounter",
     "RecordedObjects",
     "RecordedRuntime",

@@ -51,7 +51,7 @@ class Tape:
             kind: {}
             for kind in (
                 *(Kind.WANTED, Kind.SOURCES, Kind.OBJECT, Kind.READ),
-                *(Kind.PROBE, Kind.PLAN, Kind.STATUS, Kind.SIGNALS),
+                *(Kind.PROBE, Kind.PLAN, Kind.STATUS, Kind.SIGNALS, Kind.LOGIND),
             )
         }
         # By method and id: the entries of lists, of which a snapshot has one entry each.

@@ -42,6 +42,7 @@ class Judge:
         self._journal = journal
         self._tolerance = tolerance
         self._pressure = ""
+        self._is_shutting_down = False
         self._why: dict[str, tuple[str, ...]] = {}
         self._shown: dict[str, tuple[str, ...]] = {}
         journal.why = self.reasons
@@ -63,6 +64,14 @@ class Judge:
             if words != self._pressure:
                 self._journal.note("", "node", words or "no pressure any more")
             self._pressure = words
+
+    async def watch_shutdown(self) -> None:
+        """Note announced shutdowns of the node, and those that are called off."""
+        async for starts in self._agent.parts.setup.links.is_shutting_down.eventual_values():
+            if starts or self._is_shutting_down:
+                text = "the node shuts down" if starts else "its shutdown is called off"
+                self._journal.note("", "node", text)
+            self._is_shutting_down = starts
 
     async def _look_again(self, uids: Sequence[PodUid]) -> None:
         """Note what holds pods up once their steps have begun, or failed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 import trio
@@ -16,6 +17,7 @@ from kubelet_trio.replay.decisions import Decisions
 from kubelet_trio.replay.evictions import ReplayEvictions
 from kubelet_trio.replay.journal import Journal
 from kubelet_trio.replay.judge import Judge
+from kubelet_trio.replay.logind import ReplayLogind
 from kubelet_trio.replay.matching import Owners
 from kubelet_trio.replay.mounts import ReplayMounter, may_wait
 from kubelet_trio.replay.observed import Observed, observe, surprises
@@ -64,6 +66,7 @@ class ReplayedLife:
         self._settings = agent_settings(life.facts, top)
         self._decisions = Decisions(life, journal, tolerance)
         self._evictions = ReplayEvictions(life, self._decisions, tolerance)
+        self._logind = ReplayLogind(life)
         self._wanted = Wanted(_source_names(life), top)
         self._offload = ReplayOffload(threads=may_wait(life.volume_calls))
         _write_records(life, self._settings)
@@ -73,7 +76,8 @@ class ReplayedLife:
 
     @property
     def notes(self) -> Sequence[str]:
-        return (*self._wanted.notes, *self._evictions.notes(self._settings))
+        told = (part.notes(self._settings) for part in (self._evictions, self._logind))
+        return (*self._wanted.notes, *chain.from_iterable(told))
 
     async def run(self) -> None:
         """Run the agent until cancelled, or until it diverges."""
@@ -93,6 +97,7 @@ class ReplayedLife:
                 nursery.start_soon(self._evictions.cue, agent)
                 nursery.start_soon(judge.watch)
                 nursery.start_soon(judge.watch_pressure)
+                nursery.start_soon(judge.watch_shutdown)
                 nursery.start_soon(judge.check)
                 await self._journal.diverged.wait()
             finally:
@@ -114,6 +119,7 @@ class ReplayedLife:
             offload=self._offload,
             disk_space=ample_space,
             eviction=self._evictions.inputs(),
+            logind=self._logind,
             script=ReplayScript(self._life),
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -134,13 +135,13 @@ def test_the_same_pods_go_at_the_same_time_for_the_same_reason(short_of_memory: 
     assert "Failed (Evicted)" in " ".join(d.text for d in found.decisions if d.kind == "status")
 
 
-def changed(path: Path, **policy: object) -> Path:
-    """Return the recording of an agent with another eviction policy."""
+def changed(path: Path, setting: str, value: Any) -> Path:
+    """Return a recording as of an agent with another setting."""
     found = []
     for entry in read_recording(path):
         if entry.kind is Kind.START:
             body = read_body(entry.body)
-            body["settings"]["eviction"] |= policy
+            body["settings"][setting] = value
             entry = replace(entry, body=msgspec.json.encode(body))
         found.append(entry)
     other = path.with_name("changed.rec")
@@ -158,8 +159,9 @@ def changed(path: Path, **policy: object) -> Path:
 def test_another_threshold_is_found(
     short_of_memory: Path, threshold: str, recorded: str, decided: str
 ) -> None:
-    policy = parse_thresholds({"memory.available": threshold})
-    found = replay_recording(changed(short_of_memory, thresholds=msgspec.to_builtins(policy)))
+    policy = EvictionPolicy(parse_thresholds({"memory.available": threshold}))
+    path = changed(short_of_memory, "eviction", msgspec.to_builtins(policy))
+    found = replay_recording(path)
     assert found.divergence is not None
     assert recorded in found.divergence.recorded
     assert decided in found.divergence.decided
@@ -168,10 +170,11 @@ def test_another_threshold_is_found(
 
 
 def test_an_eviction_that_was_none_is_found(short_of_memory: Path) -> None:
-    policy = parse_thresholds(
+    thresholds = parse_thresholds(
         {"memory.available": "100Mi"}, min_reclaim={"memory.available": "900Mi"}
     )
-    found = replay_recording(changed(short_of_memory, thresholds=msgspec.to_builtins(policy)))
+    policy = msgspec.to_builtins(EvictionPolicy(thresholds))
+    found = replay_recording(changed(short_of_memory, "eviction", policy))
     assert found.divergence is not None
     assert found.divergence.pod == "default/small-node"
     assert found.divergence.recorded == "nothing of the kind"
