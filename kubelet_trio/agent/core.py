@@ -115,7 +115,7 @@ class Agent:
             GaveUpError: a part kept failing.
         """
         if self.parts.setup.taps is not None:
-            self.parts.setup.taps.recorder.begin()
+            self.parts.setup.taps.begin()
         node = self.settings.node
         make_directories = partial(make_node_directories, for_plugins=not self.settings.instance)
         await self.seams.offload_for(Purpose.RECORDS)(make_directories, node)

@@ -32,6 +32,7 @@ from kubelet_trio.recorder import (
 from kubelet_trio.status import OnChange
 
 if TYPE_CHECKING:
+    from kubelet_trio.managers import LoadedManagers
     from kubelet_trio.shutdown import Logind
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -47,6 +48,19 @@ class Taps:
     inputs: RecordedInputs  # what the sources want, and what is decided
     volumes: VolumeNotes
     evictions: RecordedEvictions
+    managers: LoadedManagers | None = None  # with the states that they begin with
+
+    def begin(self) -> None:
+        """Take notes from threads from now on, and note the machine. Called once by the agent."""
+        self.recorder.begin()
+        if self.managers is not None:
+            self.recorder.note(Kind.MACHINE, "", self.managers.machine)
+            for provider, state in self.managers.providers.values():
+                self.checkpoint(provider.file, partial(provider.encode, state))
+
+    def checkpoint(self, file: str, encode: Callable[[], bytes]) -> None:
+        """Note a checkpoint of the managers; `encode` is called in a thread."""
+        self.recorder.note(Kind.CHECKPOINT, file, encode)
 
     def mark(self, what: str) -> None:
         """Note that nothing else came until now: `saved`, or `stopped`."""
@@ -82,7 +96,12 @@ class Taps:
         return node
 
 
-def make_taps(settings: AgentSettings, seams: Seams, records: Mapping[PodUid, PodRecord]) -> Taps:
+def make_taps(
+    settings: AgentSettings,
+    seams: Seams,
+    records: Mapping[PodUid, PodRecord],
+    managers: LoadedManagers | None = None,
+) -> Taps:
     """Return the recorder of an agent, not running yet, and its taps."""
     node = settings.node
     recording = Recording(
@@ -94,7 +113,7 @@ def make_taps(settings: AgentSettings, seams: Seams, records: Mapping[PodUid, Po
     threads = seams.offload_for(Purpose.RECORDER)
     recorder = Recorder(node.root_dir, recording, seams.clock, threads)
     inputs, volumes = RecordedInputs(recorder), VolumeNotes(recorder)
-    return Taps(recorder, inputs, volumes, RecordedEvictions(recorder))
+    return Taps(recorder, inputs, volumes, RecordedEvictions(recorder), managers)
 
 
 def recorded_seams(seams: Seams, taps: Taps) -> Seams:

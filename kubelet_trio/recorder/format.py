@@ -49,6 +49,10 @@ be secret are left out (`masks` has the table).
     LOGIND   method                 what logind has told, where it differs from the last: {"ok":
                                     result} or {"error"}; `open`, `inhibit_delay`, `override_delay`,
                                     `inhibit`, `is_preparing`, `wait_change`
+    MACHINE  ""                     the CPUs and NUMA nodes that the managers give away
+                                    (`managers.Machine`), if the node has managers
+    CHECKPOINT file                 the state of a manager, as its checkpoint has it; the first one is
+                                    what the agent has found
     MARK     ""                     {"what": "saved" | "stopped"}: until now nothing else came: the
                                     recording was saved, or the agent was asked to stop
     GAP      ""                     {"lost": entries, "reason"}: entries are missing here
@@ -57,9 +61,9 @@ be secret are left out (`masks` has the table).
 Methods of CALL and READ are named as in `cri.Runtime`: `run_pod_sandbox`, `container_status`.
 
 **Snapshot.** A segment begins with START, then what an agent that starts at that time would read
-(RECORD, WANTED, SOURCES, OBJECT, READ, PROBE, SIGNALS, LOGIND, and for the comparison PLAN and
-STATUS), then SNAPSHOT, all with one time. The first segment of an agent has `"reason": "start"` and
-what was on disk then. So a replay can begin at any START.
+(RECORD, WANTED, SOURCES, OBJECT, READ, PROBE, SIGNALS, LOGIND, MACHINE, CHECKPOINT, and for the
+comparison PLAN and STATUS), then SNAPSHOT, all with one time. The first segment of an agent has
+`"reason": "start"` and what was on disk then. So a replay can begin at any START.
 
 **Results** in `ok`: of a list call {"entries": [message]} with those that are new or changed,
 and "gone": [id], so in a snapshot all; of `exec_sync` {"exit_code"}, where the id is the
@@ -120,6 +124,8 @@ class Kind(IntEnum):
     DECISION = 19
     MARK = 20
     LOGIND = 21
+    MACHINE = 22
+    CHECKPOINT = 23
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from kubelet_trio.recorder.bodies import (
     Listed,
     encode_answer,
     encode_call,
+    encode_checkpoint,
     encode_entry_of_list,
     encode_json,
     encode_object,
@@ -52,6 +53,7 @@ class Tape:
             for kind in (
                 *(Kind.WANTED, Kind.SOURCES, Kind.OBJECT, Kind.READ),
                 *(Kind.PROBE, Kind.PLAN, Kind.STATUS, Kind.SIGNALS, Kind.LOGIND),
+                *(Kind.MACHINE, Kind.CHECKPOINT),
             )
         }
         # By method and id: the entries of lists, of which a snapshot has one entry each.
@@ -182,6 +184,8 @@ def _encode(note: Note) -> bytes:
         return encode_call(*content)
     if kind is Kind.READ or kind is Kind.ANSWER:
         return encode_answer(content[0])
+    if kind is Kind.CHECKPOINT:
+        return encode_checkpoint(content())
     if isinstance(content, Failure):
         return encode_json(content.fields())
     return encode_json(content)

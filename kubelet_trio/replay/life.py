@@ -18,6 +18,7 @@ from kubelet_trio.replay.evictions import ReplayEvictions
 from kubelet_trio.replay.journal import Journal
 from kubelet_trio.replay.judge import Judge
 from kubelet_trio.replay.logind import ReplayLogind
+from kubelet_trio.replay.managers import ReplayManagers
 from kubelet_trio.replay.matching import Owners
 from kubelet_trio.replay.mounts import ReplayMounter, may_wait
 from kubelet_trio.replay.observed import Observed, observe, surprises
@@ -63,7 +64,9 @@ class ReplayedLife:
         journal.names.update(self._owners.names())
         self._observed = observe(life)
         self._runtime = ReplayRuntime(life, self._observed, self._owners, journal, tolerance)
-        self._settings = agent_settings(life.facts, top)
+        self._told = agent_settings(life.facts, top)
+        self._managers = ReplayManagers(life, journal)
+        self._settings = self._managers.settings(self._told)
         self._decisions = Decisions(life, journal, tolerance)
         self._evictions = ReplayEvictions(life, self._decisions, tolerance)
         self._logind = ReplayLogind(life)
@@ -76,13 +79,15 @@ class ReplayedLife:
 
     @property
     def notes(self) -> Sequence[str]:
-        told = (part.notes(self._settings) for part in (self._evictions, self._logind))
+        parts = (self._evictions, self._logind, self._managers)
+        told = (part.notes(self._told) for part in parts)
         return (*self._wanted.notes, *chain.from_iterable(told))
 
     async def run(self) -> None:
         """Run the agent until cancelled, or until it diverges."""
         records = load_records(self._settings.node.root_dir / "pods")
-        agent = make_agent(self._settings, self._seams(), records)
+        managers = self._managers.load(self._settings)
+        agent = make_agent(self._settings, self._seams(), records, managers=managers)
         judge = Judge(
             agent, self._life, self._runtime, self._decisions, self._journal, self._tolerance
         )
@@ -97,6 +102,7 @@ class ReplayedLife:
                 nursery.start_soon(self._evictions.cue, agent)
                 nursery.start_soon(judge.watch)
                 nursery.start_soon(judge.watch_pressure)
+                nursery.start_soon(self._managers.tell)
                 nursery.start_soon(judge.watch_shutdown)
                 nursery.start_soon(judge.check)
                 await self._journal.diverged.wait()

@@ -19,7 +19,7 @@ T = TypeVar("T")
 # What only the machine can tell, or nobody looks at: as of an agent that is not told of it.
 _OFF = frozenset(
     {
-        *("image_gc", "log_rotation", "managers", "own_node", "sockets"),
+        *("image_gc", "log_rotation", "own_node", "sockets"),
         *("recorder_size", "system_cgroups", "pull_verification", "stats_from_runtime", "gates"),
     }
 )
