@@ -51,8 +51,8 @@ be secret are left out (`masks` has the table).
                                     `inhibit`, `is_preparing`, `wait_change`
     MACHINE  ""                     the CPUs and NUMA nodes that the managers give away
                                     (`managers.Machine`), if the node has managers
-    CHECKPOINT file                 the state of a manager, as its checkpoint has it; the first one is
-                                    what the agent has found
+    CHECKPOINT file                 the state of a manager, as its checkpoint has it; the first
+                                    one is what the agent has found
     MARK     ""                     {"what": "saved" | "stopped"}: until now nothing else came: the
                                     recording was saved, or the agent was asked to stop
     GAP      ""                     {"lost": entries, "reason"}: entries are missing here

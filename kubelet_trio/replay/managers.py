@@ -22,7 +22,8 @@ from kubelet_trio.recorder import Entry, Kind, RecordingError, read_body
 from kubelet_trio.replay.journal import Journal
 from kubelet_trio.replay.recorded import Life
 
-_NO_MACHINE = "the machine is not in the recording: the managers of CPUs, memory and topology are not replayed"
+NONE = "none"  # topologyManagerPolicy
+_NO_MACHINE = "the machine is not in the recording: managers of CPUs and memory are not replayed"
 _DEVICES = "recorded devices of plugins are not replayed"
 
 
@@ -71,10 +72,8 @@ class ReplayManagers:
 
     def notes(self, told: AgentSettings) -> Iterator[str]:
         """Yield what the replay cannot know; `told` are the recorded settings."""
-        managers = told.managers
-        is_static = (
-            managers.gives_cpus or managers.gives_memory or managers.topology_policy != "none"
-        )
+        asked = told.managers
+        is_static = asked.gives_cpus or asked.gives_memory or asked.topology_policy != NONE
         if is_static and self._machine is None:
             yield _NO_MACHINE
         if self._devices:
