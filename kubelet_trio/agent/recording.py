@@ -62,6 +62,10 @@ class Taps:
         """Note a checkpoint of the managers; `encode` is called in a thread."""
         self.recorder.note(Kind.CHECKPOINT, file, encode)
 
+    def request(self, what: str, uid: PodUid, told: Mapping[str, Any]) -> None:
+        """Note what a user has asked for: `restart`, `debug` or `grace`."""
+        self.recorder.note(Kind.REQUEST, f"{what}/{uid}", told)
+
     def mark(self, what: str) -> None:
         """Note that nothing else came until now: `saved`, or `stopped`."""
         self.recorder.note(Kind.MARK, "", {"what": what})

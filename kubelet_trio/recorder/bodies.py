@@ -97,6 +97,14 @@ def encode_record(content: bytes) -> bytes:
     return mask_bytes(_encode(mask_record(msgspec.json.decode(content))))
 
 
+def encode_request(content: Mapping[str, Any]) -> bytes:
+    """Return the body of a REQUEST."""
+    found = _builtins(content)
+    if "manifest" in found:
+        mask_pod({"spec": {"ephemeralContainers": [found["manifest"]]}})
+    return mask_bytes(_encode(found))
+
+
 def encode_checkpoint(content: bytes) -> bytes:
     """Return the checkpoint of a manager, without what device plugins have answered.
 

@@ -49,6 +49,9 @@ be secret are left out (`masks` has the table).
     LOGIND   method                 what logind has told, where it differs from the last: {"ok":
                                     result} or {"error"}; `open`, `inhibit_delay`, `override_delay`,
                                     `inhibit`, `is_preparing`, `wait_change`
+    REQUEST  what/UID               what a user has asked for, and was not refused: "restart":
+                                    {"container": name, or "" for all}, "debug": {"manifest": of
+                                    an ephemeral container}, "grace": {"seconds"}
     MACHINE  ""                     the CPUs and NUMA nodes that the managers give away
                                     (`managers.Machine`), if the node has managers
     CHECKPOINT file                 the state of a manager, as its checkpoint has it; the first
@@ -126,6 +129,7 @@ class Kind(IntEnum):
     LOGIND = 21
     MACHINE = 22
     CHECKPOINT = 23
+    REQUEST = 24
 
 
 @dataclass(frozen=True, slots=True)

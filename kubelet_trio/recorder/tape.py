@@ -20,6 +20,7 @@ from kubelet_trio.recorder.bodies import (
     encode_object,
     encode_plan,
     encode_pod,
+    encode_request,
     encode_status,
     list_body,
 )
@@ -184,6 +185,8 @@ def _encode(note: Note) -> bytes:
         return encode_call(*content)
     if kind is Kind.READ or kind is Kind.ANSWER:
         return encode_answer(content[0])
+    if kind is Kind.REQUEST:
+        return encode_request(content)
     if kind is Kind.CHECKPOINT:
         return encode_checkpoint(content())
     if isinstance(content, Failure):

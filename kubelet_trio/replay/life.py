@@ -23,6 +23,7 @@ from kubelet_trio.replay.matching import Owners
 from kubelet_trio.replay.mounts import ReplayMounter, may_wait
 from kubelet_trio.replay.observed import Observed, observe, surprises
 from kubelet_trio.replay.recorded import Life
+from kubelet_trio.replay.requests import ReplayRequests
 from kubelet_trio.replay.runtime import ReplayRuntime, touch_log
 from kubelet_trio.replay.script import ReplayScript
 from kubelet_trio.replay.seams import (
@@ -70,6 +71,7 @@ class ReplayedLife:
         self._decisions = Decisions(life, journal, tolerance)
         self._evictions = ReplayEvictions(life, self._decisions, tolerance)
         self._logind = ReplayLogind(life)
+        self._requests = ReplayRequests(life, journal)
         self._wanted = Wanted(_source_names(life), top)
         self._offload = ReplayOffload(threads=may_wait(life.volume_calls))
         _write_records(life, self._settings)
@@ -103,6 +105,7 @@ class ReplayedLife:
                 nursery.start_soon(judge.watch)
                 nursery.start_soon(judge.watch_pressure)
                 nursery.start_soon(self._managers.tell)
+                nursery.start_soon(self._requests.make, agent)
                 nursery.start_soon(judge.watch_shutdown)
                 nursery.start_soon(judge.check)
                 await self._journal.diverged.wait()
