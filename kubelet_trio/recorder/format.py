@@ -10,7 +10,8 @@ be secret are left out (`masks` has the table).
     kind     key                    body
     START    ""                     a segment begins: {"reason": "start" | "segment", "version",
                                     "node", "instance", "wall": Unix s at `at`, "boot_id",
-                                    "is_complete": false if the snapshot did not fit, "settings":
+                                    "is_complete": false if the snapshot did not fit, "only":
+                                    [UID] if only these pods were chosen of it, "settings":
                                     what decisions depend on, see `recorder.settings`}
     RECORD   pod UID                snapshots: the pod's record as on disk
     WANTED   source/UID             a desired pod (core/v1 Pod), where more than its status and

@@ -73,18 +73,19 @@ def eviction_words(signal: str, grace: int, message: str) -> str:
     return f"evict for {signal}, grace {grace} s: {message.strip()}"
 
 
-def _recorded(life: Life) -> Iterator[_Recorded]:
+def evictions_of(life: Life) -> Iterator[tuple[Entry, EvictionBody]]:
+    """Yield the recorded evictions. Raises `RecordingError`: one has another form."""
     for entry in life.news:
         if entry.kind is Kind.DECISION:
             try:
-                yield from _read(entry)
+                body = read_body(entry.body)
+                if body.get("what") == "evict":
+                    yield entry, msgspec.convert(body, EvictionBody)
             except (AttributeError, TypeError, ValueError) as exc:
                 raise RecordingError(f"DECISION {entry.key}: {exc}") from exc
 
 
-def _read(entry: Entry) -> Iterator[_Recorded]:
-    body = read_body(entry.body)
-    if body.get("what") == "evict":
-        told = msgspec.convert(body, EvictionBody)
+def _recorded(life: Life) -> Iterator[_Recorded]:
+    for entry, told in evictions_of(life):
         text = eviction_words(told.signal, told.grace, told.message)
         yield _Recorded(entry.at, entry.key, "evict", text)

@@ -37,7 +37,7 @@ from kubelet_trio.recorder import (
     UsageBody,
     read_body,
 )
-from kubelet_trio.replay.decisions import Decisions, eviction_words
+from kubelet_trio.replay.decisions import Decisions, eviction_words, evictions_of
 from kubelet_trio.replay.recorded import Life
 
 T = TypeVar("T")
@@ -93,6 +93,9 @@ class ReplayEvictions:
         """Read what was observed. Raises `RecordingError`: an entry has another form."""
         signals, pods, limits = _read(life)
         self._decisions = decisions
+        self._evicted = list(evictions_of(life))
+        # Of chosen pods: without the others nobody can say which one goes.
+        self._is_partial = bool(life.facts.get("only"))
         self._signals = Cues(signals, tolerance)
         self._pods = Cues(pods, tolerance)
         self._limits = Cues(limits, tolerance)
@@ -103,12 +106,21 @@ class ReplayEvictions:
 
     def notes(self, settings: AgentSettings) -> Iterator[str]:
         """Yield what the replay cannot know."""
-        if not settings.eviction.is_off and not self._signals.all:
+        if self._is_partial and self._evicted:
+            yield "recorded evictions are repeated, not decided: other pods are left out"
+        elif not settings.eviction.is_off and not self._signals.all:
             yield "the node's signals are not in the recording: no pod is evicted for pressure"
 
     async def cue(self, agent: Agent) -> None:
         """Let the manager look when the recorded one did."""
         manager = agent.parts.upkeep.eviction
+        if self._is_partial:
+            for entry, told in self._evicted:
+                await trio.sleep_until(entry.at)
+                uid = PodUid(entry.key)
+                self.evicted(uid, told.signal, told.grace, told.message)
+                manager.pods.evict(uid, told.grace, told.message)
+            return
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._signals.ring, manager.look_soon)
             nursery.start_soon(self._limits.ring, manager.check_limits_soon)
@@ -117,6 +129,8 @@ class ReplayEvictions:
 
     def observe(self, places: FileSystems) -> Observations:
         """Return the signals of a look. Raises TimeoutError."""
+        if self._is_partial:
+            return {}
         now = trio.current_time()
         # Without file systems it is the second attempt of one look.
         cue = (self._signals.near(now) if places.node else None) or self._signals.last(now)

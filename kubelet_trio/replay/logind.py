@@ -45,6 +45,7 @@ class ReplayLogind:
     def __init__(self, life: Life) -> None:
         """Read what it told. Raises `RecordingError`: an entry has another form."""
         self._answers: dict[str, _Answers] = {}
+        self._is_partial = bool(life.facts.get("only"))
         self._was_preparing = False
         for entry in (*life.snapshot, *life.news):
             if entry.kind is not Kind.LOGIND:
@@ -61,6 +62,8 @@ class ReplayLogind:
 
     def notes(self, settings: AgentSettings) -> Iterator[str]:
         """Yield what the replay cannot know."""
+        if self._is_partial and self._answers.get("wait_change"):
+            yield "other pods are left out: in a shutdown a pod may end earlier than it did"
         if settings.shutdown and not self._answers:
             yield "logind is not in the recording: the node is not shut down"
 

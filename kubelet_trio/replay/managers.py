@@ -24,6 +24,7 @@ from kubelet_trio.replay.recorded import Life
 
 NONE = "none"  # topologyManagerPolicy
 _NO_MACHINE = "the machine is not in the recording: managers of CPUs and memory are not replayed"
+_PARTIAL = "other pods are left out: managers of CPUs and memory are not replayed"
 _DEVICES = "recorded devices of plugins are not replayed"
 
 
@@ -34,9 +35,12 @@ class ReplayManagers:
         """Read what they have found. Raises `RecordingError`: an entry has another form."""
         self._journal = journal
         self._machine: Machine | None = None
+        self._is_partial = bool(life.facts.get("only"))
         self._checkpoints: dict[str, bytes] = {}
         self._devices: list[float] = []  # when a plugin's devices were given away, or registered
         for entry in (*life.snapshot, *life.news):
+            if self._is_partial:
+                break  # what the others hold is not known
             if entry.kind is Kind.MACHINE:
                 self._machine = self._machine or _machine(entry)
             elif entry.kind is Kind.CHECKPOINT:
@@ -75,7 +79,7 @@ class ReplayManagers:
         asked = told.managers
         is_static = asked.gives_cpus or asked.gives_memory or asked.topology_policy != NONE
         if is_static and self._machine is None:
-            yield _NO_MACHINE
+            yield _PARTIAL if self._is_partial else _NO_MACHINE
         if self._devices:
             yield f"{_DEVICES}: pods that ask for them may differ"
 

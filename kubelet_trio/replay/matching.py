@@ -90,7 +90,8 @@ class Owners:
         self._owners: dict[str, Owner] = {}
         # Without the machine, which older recordings lack, nobody gives CPUs away.
         entries = (*life.snapshot, *life.news)
-        self._compares_sets = any(entry.kind is Kind.MACHINE for entry in entries)
+        has_machine = any(entry.kind is Kind.MACHINE for entry in entries)
+        self._compares_sets = has_machine and not life.facts.get("only")
         for call in life.calls:
             if call.method == "run_pod_sandbox" and call.ok:
                 self._owners[call.ok] = sandbox_owner(call.request.get("config"))

@@ -22,7 +22,14 @@ from kubelet_trio.pressure import (
     parse_thresholds,
 )
 from kubelet_trio.pressure.ranking import rank_for_eviction
-from kubelet_trio.recorder import Entry, Kind, RecordingError, read_body, read_recording
+from kubelet_trio.recorder import (
+    Entry,
+    Kind,
+    PodFilter,
+    RecordingError,
+    read_body,
+    read_recording,
+)
 from kubelet_trio.recorder import write_recording as write
 from kubelet_trio.replay import Replay, replay_recording
 from kubelet_trio.testing import Behaviour, FakeContainer, FakeRuntime, FaultKind
@@ -342,3 +349,14 @@ def test_entries_of_another_form_are_refused_by_name(
     write(path, [start, Entry(0, Kind.SNAPSHOT, ""), Entry(1, kind, key, body)])
     with pytest.raises(RecordingError, match=says):
         replay_recording(path)
+
+
+def test_of_chosen_pods_evictions_are_repeated(short_of_memory: Path) -> None:
+    """Nobody can rank pods that were left out: the replay says so, and does what was done."""
+    chosen = PodFilter([pod_uid(MIDDLE)]).filter(read_recording(short_of_memory))
+    path = short_of_memory.with_name("chosen.rec")
+    write(path, chosen)
+    found = replay_recording(path)
+    found.check()
+    assert [pod for _, pod, _ in evictions(found)] == ["default/middle-node"]
+    assert found.notes == ("recorded evictions are repeated, not decided: other pods are left out",)
