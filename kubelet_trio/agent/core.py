@@ -115,7 +115,7 @@ class Agent:
             GaveUpError: a part kept failing.
         """
         if self.parts.setup.taps is not None:
-            self.parts.setup.taps.recorder.begin()
+            self.parts.setup.taps.begin()
         node = self.settings.node
         make_directories = partial(make_node_directories, for_plugins=not self.settings.instance)
         await self.seams.offload_for(Purpose.RECORDS)(make_directories, node)
@@ -141,6 +141,8 @@ class Agent:
 
     def stop(self) -> None:
         """Ask the agent to end, last part first. Containers keep running. Never blocks."""
+        if self.parts.setup.taps is not None:
+            self.parts.setup.taps.mark("stopped")
         self.parts.runtime.calls.hurry()
         self._root.stop()
 
@@ -164,6 +166,7 @@ class Agent:
         """Shorten the grace period of a terminating pod. Never blocks."""
         worker = self.parts.workers.get(uid)
         if worker is not None:
+            self._note_request("grace", uid, {"seconds": seconds})
             worker.request(TerminationRequest(uid, EndReason.DELETED, grace_period=seconds))
 
     def restart(self, uid: PodUid, name: str) -> Sequence[str]:
@@ -175,6 +178,7 @@ class Agent:
         if worker is None:
             raise RestartRefusedError("the pod is not on this node any more")
         found = worker.restart(name)
+        self._note_request("restart", uid, {"container": name})
         return sorted(c.name for c in self.observed(uid).containers if c.id in found)
 
     def debug(self, uid: PodUid, given: bytes) -> str:
@@ -190,10 +194,15 @@ class Agent:
         assert worker is not None
         container = load_ephemeral(given, worker.pod)
         check_runnable(container, self.parts.runtime.health.state.value.name)
+        self._note_request("debug", uid, {"manifest": container})
         worker.update(worker.allocation.add(container))
         text = f"Ephemeral container {container.name} was added on this node"
         self.events_recorder.emit(pod_object_ref(worker.pod), "Normal", "Debugging", text)
         return container.name
+
+    def _note_request(self, what: str, uid: PodUid, told: Mapping[str, object]) -> None:
+        if self.parts.setup.taps is not None:
+            self.parts.setup.taps.request(what, uid, told)
 
     async def plan(self, given: bytes, with_manifests: bool = True) -> EditPlan:
         """Return what an edit of the manifest directory would do; `given` is the JSON of `Edit`.
@@ -218,6 +227,7 @@ class Agent:
         if taps is None:
             raise ValueError("the flight recorder is off: flightRecorderSize is 0")
         recorder = taps.recorder
+        taps.mark("saved")
         with trio.move_on_after(_FLUSH_LIMIT) as limit:
             await recorder.flush()
         if limit.cancelled_caught:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from lightkube.models.core_v1 import Node, Pod
@@ -18,6 +18,8 @@ from kubelet_trio.model import PodUid, Purpose
 from kubelet_trio.objects import ObjectStore
 from kubelet_trio.pods import PodRecord, encode_pod_record, read_pod_records
 from kubelet_trio.recorder import (
+    Kind,
+    RecordedEvictions,
     RecordedExits,
     RecordedInputs,
     RecordedMounter,
@@ -28,6 +30,10 @@ from kubelet_trio.recorder import (
     VolumeNotes,
 )
 from kubelet_trio.status import OnChange
+
+if TYPE_CHECKING:
+    from kubelet_trio.managers import LoadedManagers
+    from kubelet_trio.shutdown import Logind
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 # Of other parts than decisions, or not values.
@@ -41,6 +47,34 @@ class Taps:
     recorder: Recorder
     inputs: RecordedInputs  # what the sources want, and what is decided
     volumes: VolumeNotes
+    evictions: RecordedEvictions
+    managers: LoadedManagers | None = None  # with the states that they begin with
+
+    def begin(self) -> None:
+        """Take notes from threads from now on, and note the machine. Called once by the agent."""
+        self.recorder.begin()
+        if self.managers is not None:
+            self.recorder.note(Kind.MACHINE, "", self.managers.machine)
+            for provider, state in self.managers.providers.values():
+                self.checkpoint(provider.file, partial(provider.encode, state))
+
+    def checkpoint(self, file: str, encode: Callable[[], bytes]) -> None:
+        """Note a checkpoint of the managers; `encode` is called in a thread."""
+        self.recorder.note(Kind.CHECKPOINT, file, encode)
+
+    def request(self, what: str, uid: PodUid, told: Mapping[str, Any]) -> None:
+        """Note what a user has asked for: `restart`, `debug` or `grace`."""
+        self.recorder.note(Kind.REQUEST, f"{what}/{uid}", told)
+
+    def mark(self, what: str) -> None:
+        """Note that nothing else came until now: `saved`, or `stopped`."""
+        self.recorder.note(Kind.MARK, "", {"what": what})
+
+    def logind(self, logind: Logind) -> Logind:
+        """Return a client of logind with a tap."""
+        from kubelet_trio.recorder import RecordedLogind  # here: for a few nodes
+
+        return RecordedLogind(logind, self.recorder)
 
     def objects(self, store: ObjectStore) -> ObjectStore:
         """Return a store of objects with a tap."""
@@ -66,7 +100,12 @@ class Taps:
         return node
 
 
-def make_taps(settings: AgentSettings, seams: Seams, records: Mapping[PodUid, PodRecord]) -> Taps:
+def make_taps(
+    settings: AgentSettings,
+    seams: Seams,
+    records: Mapping[PodUid, PodRecord],
+    managers: LoadedManagers | None = None,
+) -> Taps:
     """Return the recorder of an agent, not running yet, and its taps."""
     node = settings.node
     recording = Recording(
@@ -77,7 +116,8 @@ def make_taps(settings: AgentSettings, seams: Seams, records: Mapping[PodUid, Po
     )
     threads = seams.offload_for(Purpose.RECORDER)
     recorder = Recorder(node.root_dir, recording, seams.clock, threads)
-    return Taps(recorder, RecordedInputs(recorder), VolumeNotes(recorder))
+    inputs, volumes = RecordedInputs(recorder), VolumeNotes(recorder)
+    return Taps(recorder, inputs, volumes, RecordedEvictions(recorder), managers)
 
 
 def recorded_seams(seams: Seams, taps: Taps) -> Seams:

@@ -29,7 +29,7 @@ from kubelet_trio.model import (
 from kubelet_trio.node import NodeIdentity, NodeResources
 from kubelet_trio.pleg import ExitWaiter
 from kubelet_trio.pods import BackOffPolicy, CgroupOperations, CgroupPolicy, PodCgroupRemover
-from kubelet_trio.pressure import EvictionPolicy, MemoryEvents, Signals
+from kubelet_trio.pressure import EvictionInputs, EvictionPolicy, MemoryEvents, Signals
 from kubelet_trio.probes import ExecOrphans
 from kubelet_trio.server import ApiOptions
 from kubelet_trio.shutdown import ShutdownPeriod
@@ -176,6 +176,7 @@ class Seams:
     devices: BlockDevices | None = None  # for raw block volumes; None: this machine's
     logind: Logind | None = None  # None: this machine's
     signals: Signals | None = None  # None: this machine's
+    eviction: EvictionInputs | None = None  # of a replay; None: `signals`, and this machine's
     tmpfs_noswap: bool = False
     meter: Meter = field(default_factory=Meter)  # may hold counts from before the agent
     stats_host: Host | None = None  # where the kernel's files are; None: detected

@@ -113,7 +113,9 @@ def _make_managers(
     from kubelet_trio.managers import CheckpointKeeper, ResourceManagers
 
     seams = setup.seams
-    keeper = CheckpointKeeper(setup.settings.node.root_dir, seams.offload_for(Purpose.RECORDS))
+    disk, taps = seams.offload_for(Purpose.RECORDS), setup.taps
+    on_put = taps.checkpoint if taps is not None else lambda _file, _encode: None
+    keeper = CheckpointKeeper(setup.settings.node.root_dir, disk, on_put)
     if loaded.devices is None:
         return ResourceManagers(loaded, keeper, seams.meter)
     from kubelet_trio.agent.device_plugins import make_device_managers

@@ -14,12 +14,15 @@ from kubelet_trio.model import Purpose
 from kubelet_trio.pods import LeftVolumes, NodeCgroups, OrphanCgroups, OrphanDirectories
 from kubelet_trio.pressure import (
     ContainerOomWatcher,
+    EvictionInputs,
     EvictionManager,
     KernelMemoryWake,
     NodeSignals,
+    NoEvictionNotes,
     OomWatcher,
     Reclaim,
     UsageReader,
+    file_system_layout,
 )
 from kubelet_trio.supervision import ChildSpec, DynamicSupervisor
 
@@ -143,13 +146,15 @@ def _make_eviction(
     def pods_cgroup() -> str:
         return _pods_cgroup(runtime.node())
 
-    own_signals = NodeSignals(host, pods_cgroup)
-    threads = seams.offload_for(Purpose.USAGE)
-    is_woken = settings.eviction.kernel_notification
+    inputs = seams.eviction or _eviction_inputs(setup, runtime, NodeSignals(host, pods_cgroup))
+    is_woken = settings.eviction.kernel_notification and seams.eviction is None
     return EvictionManager(
         policy=settings.eviction,
-        signals=seams.signals or own_signals,
-        usage=UsageReader(runtime.runtime, runtime.node, own_signals, threads),
+        signals=inputs.signals,
+        usage=inputs.usages,
+        layout=inputs.layout,
+        notes=inputs.notes,
+        period=inputs.period,
         pods=pods,
         reclaim=reclaim,
         runtime=runtime.runtime,
@@ -162,6 +167,18 @@ def _make_eviction(
         wake=KernelMemoryWake(host, memory_capacity, pods_cgroup) if is_woken else None,
         pressure=setup.links.pressure,
         meter=seams.meter,
+    )
+
+
+def _eviction_inputs(setup: Setup, runtime: RuntimeParts, own: NodeSignals) -> EvictionInputs:
+    """Return what eviction observes of this machine."""
+    seams, taps = setup.seams, setup.taps
+    threads = seams.offload_for(Purpose.USAGE)
+    return EvictionInputs(
+        seams.signals or own,
+        UsageReader(runtime.runtime, runtime.node, own, threads),
+        file_system_layout,
+        taps.evictions if taps is not None else NoEvictionNotes(),
     )
 
 
@@ -197,9 +214,10 @@ def _make_shutdown(setup: Setup, reports: Reports, pods: GuardedPods) -> NodeShu
         return None
     from kubelet_trio.shutdown import NodeShutdown, SystemLogind  # here: D-Bus, for a few nodes
 
+    logind = seams.logind or SystemLogind()
     return NodeShutdown(
         periods=settings.shutdown,
-        logind=seams.logind or SystemLogind(),
+        logind=setup.taps.logind(logind) if setup.taps is not None else logind,
         pods=pods,
         node_name=settings.node.node_name,
         root_dir=settings.node.root_dir,

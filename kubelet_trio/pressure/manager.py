@@ -23,6 +23,7 @@ from kubelet_trio.containers import pod_qos
 from kubelet_trio.cri import Runtime, RuntimeCallError
 from kubelet_trio.model import (
     AnnotatedEventSink,
+    Bell,
     Meter,
     Offload,
     PodUid,
@@ -35,8 +36,16 @@ from kubelet_trio.model import (
     spec,
 )
 from kubelet_trio.node import Pressure
+from kubelet_trio.pressure.inputs import (
+    PERIOD,
+    EvictionNotes,
+    NoEvictionNotes,
+    PodUsages,
+    Signals,
+)
 from kubelet_trio.pressure.local_storage import has_local_limits, local_storage_excess
 from kubelet_trio.pressure.ranking import (
+    PodUsage,
     disk_parts,
     eviction_verdict,
     rank_for_eviction,
@@ -54,11 +63,9 @@ from kubelet_trio.pressure.thresholds import (
     rejects,
     with_container_fs,
 )
-from kubelet_trio.pressure.usage import UsageReader
 
 log = get_logger()
 
-PERIOD = 10.0  # Go's evictionMonitoringPeriod
 # Seconds to wait for an evicted pod before the next look at the signals: Go's podCleanupTimeout.
 _CLEAN_UP = 30.0
 # Grace period in seconds under a hard threshold: Go's immediateEvictionGracePeriodSeconds.
@@ -82,14 +89,6 @@ class EvictablePods(Protocol):
 
     async def wait_ended(self, uid: PodUid) -> None:
         """Wait until nothing of a pod runs and its volumes are unmounted."""
-        ...
-
-
-class Signals(Protocol):
-    """Reads the node's signals. Blocks."""
-
-    def observe(self, places: FileSystems) -> Observations:
-        """Return the signals that can be read; none of a file system without a path."""
         ...
 
 
@@ -134,7 +133,7 @@ class EvictionManager:
 
     policy: EvictionPolicy
     signals: Signals
-    usage: UsageReader
+    usage: PodUsages
     pods: EvictablePods
     reclaim: Reclaim
     runtime: Runtime
@@ -145,9 +144,13 @@ class EvictionManager:
     disk_offload: Offload  # for calls that hang on a dead disk or file server
     wake: MemoryWake | None = None
     layout: Callable[[FileSystems], Layout] = file_system_layout
+    notes: EvictionNotes = field(default_factory=NoEvictionNotes)
     pressure: AsyncValue[Pressure] = field(default_factory=lambda: AsyncValue(Pressure()))
     evictions: Counter[str] = field(default_factory=Counter)  # by signal
     meter: Meter = field(default_factory=Meter)
+    period: float = PERIOD
+    look_soon: Bell = field(default_factory=Bell)  # rung by those who know of news
+    check_limits_soon: Bell = field(default_factory=Bell)  # likewise, of pods' own limits
     _state: PressureState = field(default_factory=PressureState)
     _places: FileSystems | None = None
     _layout: Layout = field(default_factory=Layout)
@@ -176,7 +179,8 @@ class EvictionManager:
                 for uid in evicted:
                     await self.pods.wait_ended(uid)
             self._clearing = False
-            await trio.sleep(max(PERIOD, pause))
+            with trio.move_on_after(max(self.period, pause)):
+                await self.check_limits_soon.wait_ring()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Observe and act until cancelled; do nothing without thresholds and limits."""
@@ -199,8 +203,10 @@ class EvictionManager:
         try:
             observed = await self._observe(places)
         except TimeoutError as exc:
+            self.notes.unknown(str(exc))
             self._log_error(f"the node's signals are unknown: {exc}")
             return ()
+        self._note(observed)
         self._update_state(observed)
         self._memory_limits = memory_limits(self.policy.thresholds, observed)
         try:
@@ -218,10 +224,14 @@ class EvictionManager:
             self._log_error(f"the node's file systems are unknown: {exc}")
             return await self.offload(self.signals.observe, FileSystems(""))
 
+    def _note(self, observed: Observations) -> None:
+        is_calm = not met(self._thresholds, observed, with_reclaim=True)
+        self.notes.observed(observed, self._layout, is_calm=is_calm)
+
     async def _wait(self) -> None:
-        with trio.move_on_after(PERIOD):
+        with trio.move_on_after(self.period):
             if self.wake is None or not self._memory_limits:
-                await trio.sleep_forever()
+                await self.look_soon.wait_ring()
             else:
                 # Pressure that lasts notifies again at once: without a pause this would spin.
                 await trio.sleep(1.0)
@@ -286,13 +296,16 @@ class EvictionManager:
         await self._file_systems()
         read_at = trio.current_time()
         usages = await self.usage.read(limited, all_pods=False, disk=True)
-        evicted = []
+        evicted: list[PodUid] = []
         for uid, pod in limited:
             usage = usages.get(uid)
             if usage is None:
                 continue
             excess = local_storage_excess(pod, usage, dedicated=self._layout.dedicated)
             if excess is not None:
+                if not evicted:
+                    seconds = trio.current_time() - read_at
+                    self.notes.measured(usages, seconds, all_pods=False)
                 self._evict(uid, pod, _AT_ONCE, excess.message, excess.signal, read_at)
                 evicted.append(uid)
         return evicted
@@ -334,6 +347,7 @@ class EvictionManager:
             return False
         # As upstream: enough means that no threshold at all is met, its minimum reclaim included.
         observed = await self._observe(places)
+        self._note(observed)
         return not met(self._thresholds, observed, with_reclaim=True)
 
     async def _evict_one(self, threshold: Threshold, observed: Observations) -> Sequence[PodUid]:
@@ -341,8 +355,8 @@ class EvictionManager:
         if not running:
             log.error("eviction.nobody_runs", resource=threshold.resource)
             return ()
-        needs_disk = threshold.resource in _DISK_RESOURCES
-        usages = await self.usage.read(running, all_pods=True, disk=needs_disk)
+        began = trio.current_time()
+        usages = await self._usages(running, threshold)
         layout = self._layout
         parts = disk_parts(threshold.signal, dedicated=layout.dedicated, split=layout.split)
         ranked = rank_for_eviction(running, usages, threshold.resource, parts)
@@ -354,6 +368,7 @@ class EvictionManager:
             if is_critical(pod):
                 log.warning("eviction.pod_is_critical", **about_pod(pod))
                 continue
+            self.notes.measured(usages, trio.current_time() - began, all_pods=True)
             verdict = eviction_verdict(
                 pod, usages.get(uid), threshold.resource, self._state.acted_on, observed
             )
@@ -369,6 +384,17 @@ class EvictionManager:
             return (uid,)
         log.warning("eviction.nobody_may_go", resource=threshold.resource)
         return ()
+
+    async def _usages(
+        self, running: Sequence[tuple[PodUid, Pod]], threshold: Threshold
+    ) -> Mapping[PodUid, PodUsage]:
+        """Read the usage of the candidates. Raises `RuntimeCallError`."""
+        began, needs_disk = trio.current_time(), threshold.resource in _DISK_RESOURCES
+        try:
+            return await self.usage.read(running, all_pods=True, disk=needs_disk)
+        except RuntimeCallError as exc:
+            self.notes.not_measured(exc, trio.current_time() - began)
+            raise
 
     def _evict(
         self,
@@ -390,6 +416,7 @@ class EvictionManager:
         self.events.emit_annotated(
             pod_object_ref(pod), "Warning", "Evicted", message, annotations or {}
         )
+        self.notes.evicted(uid, signal, grace, message)
         self.pods.evict(uid, grace, message)
         self.evictions[signal] += 1
         age = trio.current_time() - read_at

@@ -5,6 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kubelet_trio._deferred import names_on_demand
+from kubelet_trio.recorder.evictions import (
+    ALL_PODS,
+    OVER_LIMITS,
+    EvictionBody,
+    RecordedEvictions,
+    SignalsBody,
+    UsageBody,
+)
 from kubelet_trio.recorder.format import (
     FORMAT_VERSION,
     MAGIC,
@@ -30,12 +38,14 @@ from kubelet_trio.recorder.taps import (
 
 if TYPE_CHECKING:
     from kubelet_trio.recorder.collect import read_ring
+    from kubelet_trio.recorder.logind import RecordedLogind
     from kubelet_trio.recorder.select import PodFilter, pod_uids, since
     from kubelet_trio.recorder.show import Span, entry_lines
 
-# Of the commands, not of an agent.
+# Of the commands, or of a few nodes, not of every agent.
 _DEFERRED = {
     "PodFilter": "select",
+    "RecordedLogind": "logind",
     "Span": "show",
     "entry_lines": "show",
     "pod_uids": "select",
@@ -44,22 +54,29 @@ _DEFERRED = {
 }
 
 __all__ = [
+    "ALL_PODS",
     "DIRECTORY",
     "FORMAT_VERSION",
     "LEAST_LIMIT",
     "MAGIC",
+    "OVER_LIMITS",
     "Entry",
+    "EvictionBody",
     "Kind",
     "PodFilter",
+    "RecordedEvictions",
     "RecordedExits",
     "RecordedInputs",
+    "RecordedLogind",
     "RecordedMounter",
     "RecordedObjects",
     "RecordedRuntime",
     "Recorder",
     "Recording",
     "RecordingError",
+    "SignalsBody",
     "Span",
+    "UsageBody",
     "VolumeNotes",
     "encode_entry",
     "entry_lines",

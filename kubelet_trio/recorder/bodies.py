@@ -97,6 +97,28 @@ def encode_record(content: bytes) -> bytes:
     return mask_bytes(_encode(mask_record(msgspec.json.decode(content))))
 
 
+def encode_request(content: Mapping[str, Any]) -> bytes:
+    """Return the body of a REQUEST."""
+    found = _builtins(content)
+    if "manifest" in found:
+        mask_pod({"spec": {"ephemeralContainers": [found["manifest"]]}})
+    return mask_bytes(_encode(found))
+
+
+def encode_checkpoint(content: bytes) -> bytes:
+    """Return the checkpoint of a manager, without what device plugins have answered.
+
+    Raises ValueError.
+    """
+    found = msgspec.json.decode(content)
+    data = found.get("Data") if isinstance(found, dict) else None
+    if not isinstance(data, dict):
+        return mask_bytes(content)
+    for entry in data.get("PodDeviceEntries") or ():
+        entry.pop("AllocResp", None)  # with environments
+    return mask_bytes(_encode(found))
+
+
 def encode_call(number: int, request: Mapping[str, Any]) -> bytes:
     """Return the body of a CALL."""
     found = _builtins(request)

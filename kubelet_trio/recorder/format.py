@@ -10,7 +10,8 @@ be secret are left out (`masks` has the table).
     kind     key                    body
     START    ""                     a segment begins: {"reason": "start" | "segment", "version",
                                     "node", "instance", "wall": Unix s at `at`, "boot_id",
-                                    "is_complete": false if the snapshot did not fit, "settings":
+                                    "is_complete": false if the snapshot did not fit, "only":
+                                    [UID] if only these pods were chosen of it, "settings":
                                     what decisions depend on, see `recorder.settings`}
     RECORD   pod UID                snapshots: the pod's record as on disk
     WANTED   source/UID             a desired pod (core/v1 Pod), where more than its status and
@@ -38,15 +39,35 @@ be secret are left out (`masks` has the table).
                                     [...], "plan": its fields}
     STATUS   pod UID                the status as published (core/v1 PodStatus), where it differs;
                                     empty: it is not shown any more
+    SIGNALS  ""                     what a look of the eviction manager has found, where it counts:
+                                    {"look": its number, "observed": {signal: {"available",
+                                    "capacity"}}, "layout", "is_calm": no threshold is met}, or
+                                    {"look", "error"}
+    USAGE    "node" or "limits"     the usage of all pods, or of those that exceed limits of their
+                                    own, by which pods are evicted: {"seconds" it took to read,
+                                    "pods": {UID: usage}} or {"seconds", "error"}
+    DECISION pod UID                {"what": "evict", "signal", "grace", "message"}
+    LOGIND   method                 what logind has told, where it differs from the last: {"ok":
+                                    result} or {"error"}; `open`, `inhibit_delay`, `override_delay`,
+                                    `inhibit`, `is_preparing`, `wait_change`
+    REQUEST  what/UID               what a user has asked for, and was not refused: "restart":
+                                    {"container": name, or "" for all}, "debug": {"manifest": of
+                                    an ephemeral container}, "grace": {"seconds"}
+    MACHINE  ""                     the CPUs and NUMA nodes that the managers give away
+                                    (`managers.Machine`), if the node has managers
+    CHECKPOINT file                 the state of a manager, as its checkpoint has it; the first
+                                    one is what the agent has found
+    MARK     ""                     {"what": "saved" | "stopped"}: until now nothing else came: the
+                                    recording was saved, or the agent was asked to stop
     GAP      ""                     {"lost": entries, "reason"}: entries are missing here
     SNAPSHOT ""                     the end of the snapshot; from here on entries are news
 
 Methods of CALL and READ are named as in `cri.Runtime`: `run_pod_sandbox`, `container_status`.
 
 **Snapshot.** A segment begins with START, then what an agent that starts at that time would read
-(RECORD, WANTED, SOURCES, OBJECT, READ, PROBE, and for the comparison PLAN and STATUS), then
-SNAPSHOT, all with one time. The first segment of an agent has `"reason": "start"` and what was on
-disk then. So a replay can begin at any START.
+(RECORD, WANTED, SOURCES, OBJECT, READ, PROBE, SIGNALS, LOGIND, MACHINE, CHECKPOINT, and for the
+comparison PLAN and STATUS), then SNAPSHOT, all with one time. The first segment of an agent has
+`"reason": "start"` and what was on disk then. So a replay can begin at any START.
 
 **Results** in `ok`: of a list call {"entries": [message]} with those that are new or changed,
 and "gone": [id], so in a snapshot all; of `exec_sync` {"exit_code"}, where the id is the
@@ -102,6 +123,14 @@ class Kind(IntEnum):
     CLOCK = 14
     PLAN = 15
     STATUS = 16
+    SIGNALS = 17
+    USAGE = 18
+    DECISION = 19
+    MARK = 20
+    LOGIND = 21
+    MACHINE = 22
+    CHECKPOINT = 23
+    REQUEST = 24
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from kubelet_trio.recorder.messages import read_body, write_message
 _UID_LABEL = "io.kubernetes.pod.uid"
 _IN_PATH = re.compile(r"/pods/([^/]+)/")
 _LISTS = ("list_containers", "list_pod_sandboxes")
-_OF_POD = (Kind.RECORD, Kind.PLAN, Kind.STATUS)
+_OF_POD = (Kind.RECORD, Kind.PLAN, Kind.STATUS, Kind.DECISION)
 
 
 def pod_uids(entries: Iterable[Entry], name: str, namespace: str) -> frozenset[str]:
@@ -44,7 +44,10 @@ class PodFilter:
     def filter(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         """Yield the chosen entries. A list keeps the objects of the chosen pods."""
         for entry in entries:
-            if entry.kind is Kind.READ and entry.key.partition(":")[0] in _LISTS:
+            if entry.kind is Kind.START:
+                body = {**read_body(entry.body), "only": sorted(self._uids)}
+                yield replace(entry, body=write_message(body))
+            elif entry.kind is Kind.READ and entry.key.partition(":")[0] in _LISTS:
                 if (found := self._of_list(entry)) is not None:
                     yield found
             elif self._owner(entry) in ("", *self._uids):
@@ -55,7 +58,7 @@ class PodFilter:
         kind, key = entry.kind, entry.key
         if kind in _OF_POD:
             return key
-        if kind is Kind.WANTED:
+        if kind in (Kind.WANTED, Kind.REQUEST):
             return key.rpartition("/")[2]
         if kind is Kind.PROBE:
             return key.partition("/")[0]
@@ -107,7 +110,7 @@ class PodFilter:
         return owner
 
     def _of_request(self, request: dict[str, Any]) -> str:
-        config = request.get("config") or {}
+        config = request.get("config") or request.get("sandbox") or {}  # a pull has the latter
         uid = (config.get("metadata") or {}).get("uid") or (config.get("labels") or {}).get(
             _UID_LABEL
         )

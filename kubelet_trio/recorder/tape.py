@@ -14,11 +14,13 @@ from kubelet_trio.recorder.bodies import (
     Listed,
     encode_answer,
     encode_call,
+    encode_checkpoint,
     encode_entry_of_list,
     encode_json,
     encode_object,
     encode_plan,
     encode_pod,
+    encode_request,
     encode_status,
     list_body,
 )
@@ -51,7 +53,8 @@ class Tape:
             kind: {}
             for kind in (
                 *(Kind.WANTED, Kind.SOURCES, Kind.OBJECT, Kind.READ),
-                *(Kind.PROBE, Kind.PLAN, Kind.STATUS),
+                *(Kind.PROBE, Kind.PLAN, Kind.STATUS, Kind.SIGNALS, Kind.LOGIND),
+                *(Kind.MACHINE, Kind.CHECKPOINT),
             )
         }
         # By method and id: the entries of lists, of which a snapshot has one entry each.
@@ -182,6 +185,10 @@ def _encode(note: Note) -> bytes:
         return encode_call(*content)
     if kind is Kind.READ or kind is Kind.ANSWER:
         return encode_answer(content[0])
+    if kind is Kind.REQUEST:
+        return encode_request(content)
+    if kind is Kind.CHECKPOINT:
+        return encode_checkpoint(content())
     if isinstance(content, Failure):
         return encode_json(content.fields())
     return encode_json(content)

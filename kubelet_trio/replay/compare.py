@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from lightkube.models.core_v1 import PodStatus
 
+from kubelet_trio.node import Pressure
 from kubelet_trio.pods import PodPlan
 
 _LISTS = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
@@ -117,6 +118,16 @@ def clock_words(wall: float) -> str:
 def _waits(value: Mapping[str, str]) -> Iterator[str]:
     for container, reason in sorted(value.items()):
         yield f"{container} waits: {reason}"
+
+
+def pressure_words(pressure: Pressure) -> str:
+    """Return the node's conditions of pressure, "" if there are none."""
+    found = {
+        "MemoryPressure": pressure.memory,
+        "DiskPressure": pressure.disk,
+        "PIDPressure": pressure.pid,
+    }
+    return ", ".join(name for name, is_met in found.items() if is_met)
 
 
 def joined(words: Sequence[str]) -> str:

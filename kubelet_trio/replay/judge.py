@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import trio
 from lightkube.models.core_v1 import Pod
@@ -14,6 +13,7 @@ from kubelet_trio.model import PodUid, metadata
 from kubelet_trio.pods import PodWhy
 from kubelet_trio.recorder import Entry, Kind, read_body
 from kubelet_trio.replay import compare
+from kubelet_trio.replay.decisions import Check, Decisions
 from kubelet_trio.replay.journal import Journal
 from kubelet_trio.replay.matching import tolerance_of
 from kubelet_trio.replay.recorded import Life
@@ -21,13 +21,6 @@ from kubelet_trio.replay.runtime import ReplayRuntime
 
 _LATER = 1.0  # s
 _COMPARED = (Kind.PLAN, Kind.STATUS)
-
-
-class _Check(NamedTuple):
-    """What is compared at a time."""
-
-    at: float
-    compare: Callable[[], None]
 
 
 class Judge:
@@ -38,14 +31,18 @@ class Judge:
         agent: Agent,
         life: Life,
         runtime: ReplayRuntime,
+        decisions: Decisions,
         journal: Journal,
         tolerance: float,
     ) -> None:
         self._agent = agent
         self._life = life
         self._runtime = runtime
+        self._decisions = decisions
         self._journal = journal
         self._tolerance = tolerance
+        self._pressure = ""
+        self._is_shutting_down = False
         self._why: dict[str, tuple[str, ...]] = {}
         self._shown: dict[str, tuple[str, ...]] = {}
         journal.why = self.reasons
@@ -59,6 +56,22 @@ class Judge:
                     self._note_why(uid)
                 if changed:
                     looks.start_soon(self._look_again, changed)
+
+    async def watch_pressure(self) -> None:
+        """Note the node's shortages."""
+        async for pressure in self._agent.pressure.eventual_values():
+            words = compare.pressure_words(pressure)
+            if words != self._pressure:
+                self._journal.note("", "node", words or "no pressure any more")
+            self._pressure = words
+
+    async def watch_shutdown(self) -> None:
+        """Note announced shutdowns of the node, and those that are called off."""
+        async for starts in self._agent.parts.setup.links.is_shutting_down.eventual_values():
+            if starts or self._is_shutting_down:
+                text = "the node shuts down" if starts else "its shutdown is called off"
+                self._journal.note("", "node", text)
+            self._is_shutting_down = starts
 
     async def _look_again(self, uids: Sequence[PodUid]) -> None:
         """Note what holds pods up once their steps have begun, or failed."""
@@ -99,14 +112,15 @@ class Judge:
             await trio.sleep_until(each.at)
             each.compare()
 
-    def _checks(self) -> Iterator[_Check]:
+    def _checks(self) -> Iterator[Check]:
+        yield from self._decisions.checks()
         for call in self._life.calls:
             if self._runtime.must_be_made(call):
                 due = call.began + tolerance_of(call.method, self._tolerance) + 0.001
-                yield _Check(due, partial(self._runtime.check_missed, call))
+                yield Check(due, partial(self._runtime.check_missed, call))
         for entry in _settled(self._life, 2 * self._tolerance):
             compared = self._compare_status if entry.kind is Kind.STATUS else self._compare_plan
-            yield _Check(entry.at + self._tolerance, partial(compared, entry))
+            yield Check(entry.at + self._tolerance, partial(compared, entry))
 
     def _compare_status(self, entry: Entry) -> None:
         recorded = compare.status_words(read_body(entry.body) if entry.body else None)

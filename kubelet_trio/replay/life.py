@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 import trio
@@ -12,17 +13,21 @@ from kubelet_trio.agent import Agent, AgentSettings, Seams, make_agent
 from kubelet_trio.pods import load_records
 from kubelet_trio.recorder import Entry, Kind, RecordingError, read_body
 from kubelet_trio.replay.blocking import ReplayOffload
+from kubelet_trio.replay.decisions import Decisions
+from kubelet_trio.replay.evictions import ReplayEvictions
 from kubelet_trio.replay.journal import Journal
 from kubelet_trio.replay.judge import Judge
+from kubelet_trio.replay.logind import ReplayLogind
+from kubelet_trio.replay.managers import ReplayManagers
 from kubelet_trio.replay.matching import Owners
 from kubelet_trio.replay.mounts import ReplayMounter, may_wait
 from kubelet_trio.replay.observed import Observed, observe, surprises
 from kubelet_trio.replay.recorded import Life
+from kubelet_trio.replay.requests import ReplayRequests
 from kubelet_trio.replay.runtime import ReplayRuntime, touch_log
 from kubelet_trio.replay.script import ReplayScript
 from kubelet_trio.replay.seams import (
     MemoryCgroups,
-    NoSignals,
     ReplayClock,
     ReplayExitWaiter,
     ample_space,
@@ -60,7 +65,13 @@ class ReplayedLife:
         journal.names.update(self._owners.names())
         self._observed = observe(life)
         self._runtime = ReplayRuntime(life, self._observed, self._owners, journal, tolerance)
-        self._settings = agent_settings(life.facts, top)
+        self._told = agent_settings(life.facts, top)
+        self._managers = ReplayManagers(life, journal)
+        self._settings = self._managers.settings(self._told)
+        self._decisions = Decisions(life, journal, tolerance)
+        self._evictions = ReplayEvictions(life, self._decisions, tolerance)
+        self._logind = ReplayLogind(life)
+        self._requests = ReplayRequests(life, journal)
         self._wanted = Wanted(_source_names(life), top)
         self._offload = ReplayOffload(threads=may_wait(life.volume_calls))
         _write_records(life, self._settings)
@@ -70,13 +81,18 @@ class ReplayedLife:
 
     @property
     def notes(self) -> Sequence[str]:
-        return tuple(self._wanted.notes)
+        parts = (self._evictions, self._logind, self._managers)
+        told = (part.notes(self._told) for part in parts)
+        return (*self._wanted.notes, *chain.from_iterable(told))
 
     async def run(self) -> None:
         """Run the agent until cancelled, or until it diverges."""
         records = load_records(self._settings.node.root_dir / "pods")
-        agent = make_agent(self._settings, self._seams(), records)
-        judge = Judge(agent, self._life, self._runtime, self._journal, self._tolerance)
+        managers = self._managers.load(self._settings)
+        agent = make_agent(self._settings, self._seams(), records, managers=managers)
+        judge = Judge(
+            agent, self._life, self._runtime, self._decisions, self._journal, self._tolerance
+        )
         self._journal.note("", "agent", "an agent starts")
         self._wanted.deliver()
         async with trio.open_nursery() as nursery:
@@ -85,7 +101,12 @@ class ReplayedLife:
                 await nursery.start(agent.run)
                 nursery.start_soon(self._tell)
                 nursery.start_soon(self._relist, agent)
+                nursery.start_soon(self._evictions.cue, agent)
                 nursery.start_soon(judge.watch)
+                nursery.start_soon(judge.watch_pressure)
+                nursery.start_soon(self._managers.tell)
+                nursery.start_soon(self._requests.make, agent)
+                nursery.start_soon(judge.watch_shutdown)
                 nursery.start_soon(judge.check)
                 await self._journal.diverged.wait()
             finally:
@@ -106,7 +127,8 @@ class ReplayedLife:
             clock=self._clock,
             offload=self._offload,
             disk_space=ample_space,
-            signals=NoSignals(),
+            eviction=self._evictions.inputs(),
+            logind=self._logind,
             script=ReplayScript(self._life),
         )
 
@@ -157,6 +179,11 @@ def _source_names(life: Life) -> list[str]:
 def _write_records(life: Life, settings: AgentSettings) -> None:
     """Put the recorded records of pods where an agent finds them. Blocks."""
     pods_dir = settings.node.root_dir / "pods"
+    recorded = {Path(entry.key).name for entry in life.snapshot if entry.kind is Kind.RECORD}
+    # Of an earlier replayed agent: the recorded one has removed it before it ended.
+    for left in pods_dir.glob(f"*/{_RECORD}") if life.facts.get("is_complete") else ():
+        if left.parent.name not in recorded:
+            left.unlink()
     for entry in life.snapshot:
         if entry.kind is Kind.RECORD:
             # A UID is a name of one directory, whatever a recording says.

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kubelet_trio.recorder import Kind
 from kubelet_trio.replay.recorded import Life, RecordedCall
 
 # What upkeep does depends on files and disks, which no recording has: neither missed nor refused.
@@ -27,6 +28,9 @@ FREE = frozenset(
 # Garbage collection comes in periods from the agent's start, which a later segment does not have.
 LOOSE = frozenset({"remove_container", "remove_pod_sandbox"})
 LOOSE_TOLERANCE = 90.0  # s
+
+# Of the resources of a container: what the managers give it.
+CPUSETS = {"cpuset_cpus": "CPUs", "cpuset_mems": "memory of node"}
 
 _WORDS = {
     "run_pod_sandbox": "run the sandbox",
@@ -84,6 +88,10 @@ class Owners:
 
     def __init__(self, life: Life) -> None:
         self._owners: dict[str, Owner] = {}
+        # Without the machine, which older recordings lack, nobody gives CPUs away.
+        entries = (*life.snapshot, *life.news)
+        has_machine = any(entry.kind is Kind.MACHINE for entry in entries)
+        self._compares_sets = has_machine and not life.facts.get("only")
         for call in life.calls:
             if call.method == "run_pod_sandbox" and call.ok:
                 self._owners[call.ok] = sandbox_owner(call.request.get("config"))
@@ -128,19 +136,30 @@ class Owners:
             owner = sandbox_owner(request.get("sandbox"))
             return Subject(method, image, owner)
         object_id = str(request.get("container_id") or request.get("pod_sandbox_id") or "")
-        owner = self.of(object_id)
-        return Subject(method, object_id, owner, _detail(method, request, owner))
+        detail = _detail(method, request)
+        if method == "update_container_resources" and self._compares_sets:
+            resources = request.get("linux") or request.get("resources") or {}
+            detail = ", ".join(filter(None, (detail, *_sets(resources))))
+        return Subject(method, object_id, self.of(object_id), detail)
 
     def _made(self, method: str, request: Mapping[str, Any]) -> Subject:
         if method == "run_pod_sandbox":
             owner = sandbox_owner(request.get("config"))
             return Subject(method, owner.uid, owner)
         owner = self._created(request)
-        detail = f"attempt {owner.attempt}"
+        linux = (request.get("config") or {}).get("linux") or {}
+        sets = _sets(linux.get("resources") or {}) if self._compares_sets else ()
+        detail = ", ".join((f"attempt {owner.attempt}", *sets))
         return Subject(method, f"{owner.uid}/{owner.container}", owner, detail)
 
 
-def _detail(method: str, request: Mapping[str, Any], owner: Owner) -> str:
+def _sets(resources: Mapping[str, Any]) -> Iterator[str]:
+    for name, word in CPUSETS.items():
+        if resources.get(name):
+            yield f"{word} {resources[name]}"
+
+
+def _detail(method: str, request: Mapping[str, Any]) -> str:
     if method == "stop_container":
         return f"grace {request.get('timeout', request.get('grace_period', 0)) or 0} s"
     if method == "update_container_resources":

@@ -28,6 +28,7 @@ from kubelet_trio.recorder import read_message
 from kubelet_trio.replay.absent import AbsentCalls
 from kubelet_trio.replay.journal import Journal
 from kubelet_trio.replay.matching import (
+    CPUSETS,
     FREE,
     Ledger,
     Owners,
@@ -201,7 +202,10 @@ class ReplayRuntime(AbsentCalls):
         subject = self._subject(
             "create_container",
             pod_sandbox_id=sandbox_id,
-            config={"metadata": {"name": meta.name, "attempt": meta.attempt}},
+            config={
+                "metadata": {"name": meta.name, "attempt": meta.attempt},
+                "linux": {"resources": _cpusets(config)},
+            },
             sandbox_config=_pod(sandbox_config),
         )
         call = await self._change(subject)
@@ -260,7 +264,10 @@ class ReplayRuntime(AbsentCalls):
     ) -> None:
         linux = {
             name: getattr(resources, name)
-            for name in ("memory_limit_in_bytes", "cpu_quota", "cpu_shares")
+            for name in (
+                *("memory_limit_in_bytes", "cpu_quota", "cpu_shares"),
+                *CPUSETS,
+            )
         }
         subject = self._subject(
             "update_container_resources", container_id=container_id, linux=linux
@@ -481,6 +488,11 @@ def touch_log(path: Path) -> None:
     """Make the log of a container: the files say how often it has started."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
+
+
+def _cpusets(config: v1.ContainerConfig) -> dict[str, str]:
+    linux = config.linux.resources if config.linux is not None else None
+    return {name: getattr(linux, name) for name in CPUSETS} if linux is not None else {}
 
 
 def _pod(config: v1.PodSandboxConfig) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from types import TracebackType
 
@@ -12,7 +11,6 @@ import trio
 
 from kubelet_trio.cgroups import UNLIMITED, CgroupLimits, CgroupName, Written
 from kubelet_trio.model import DiskSpace, PodUid
-from kubelet_trio.pressure import Observation
 from kubelet_trio.replay.runtime import ReplayRuntime
 
 _POD = "pod"
@@ -79,13 +77,6 @@ class ReplayExitWaiter:
         if ends_at < trio.current_time():
             raise ProcessLookupError(f"no process {pid}")
         return ReplayExitWatch(ends_at)
-
-
-class NoSignals:
-    """A node without any shortage: what it had is not recorded."""
-
-    def observe(self, places: object) -> Mapping[str, Observation]:
-        return {}
 
 
 def ample_space(path: str) -> DiskSpace:

@@ -19,7 +19,7 @@ T = TypeVar("T")
 # What only the machine can tell, or nobody looks at: as of an agent that is not told of it.
 _OFF = frozenset(
     {
-        *("image_gc", "log_rotation", "eviction", "managers", "own_node", "shutdown", "sockets"),
+        *("image_gc", "log_rotation", "own_node", "sockets"),
         *("recorder_size", "system_cgroups", "pull_verification", "stats_from_runtime", "gates"),
     }
 )
@@ -28,7 +28,7 @@ _OFF = frozenset(
 def agent_settings(facts: Mapping[str, Any], top: Path) -> AgentSettings:
     """Return the settings of a recorded agent.
 
-    What needs the machine is off: eviction, image collection, log rotation, managers of devices.
+    What needs the machine is off: image collection, log rotation, managers of devices.
 
     Args:
         facts: the body of START.

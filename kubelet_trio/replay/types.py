@@ -16,7 +16,8 @@ class Decision:
         pod: `namespace/name`, as far as it is known.
         kind: `call` (a changing call of the runtime), `answer` (its failure), `status`, `why` (a
             reason that holds the pod up), `wanted` (an input: a source wants the pod, or not any
-            more) or `agent` (it starts or ends).
+            more), `asked` (an input: a request of a user), `evict` (an eviction), `node` (its
+            shortages and shutdowns), `note` (what is not replayed) or `agent` (it starts or ends).
         text: one line.
     """
 

@@ -25,14 +25,17 @@ SIZE = 8 << 20  # bytes of the ring
 Story = Callable[[Node, Agent], Awaitable[None]]
 
 
-def record(node: Node, story: Story, *, size: int = SIZE) -> Path:
-    """Let something happen to an agent, and return the packed recording."""
+def record(node: Node, story: Story, *, size: int = SIZE, **told: Any) -> Path:
+    """Let something happen to an agent, and return the packed recording.
+
+    `told` are further fields of its settings.
+    """
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
             if isinstance(node.mounter, HangingMounter):
                 nursery.start_soon(node.mounter.run)
-            async with node.running(recorder_size=size) as agent:
+            async with node.running(recorder_size=size, **told) as agent:
                 await story(node, agent)
                 agent.stop()
                 await trio.sleep(5)

@@ -36,11 +36,21 @@ class _Progress:
 class CheckpointKeeper:
     """The checkpoint files below one directory. `put` and `version` never block."""
 
-    def __init__(self, directory: Path, offload: Offload) -> None:
-        """`directory` is the kubelet's root directory; `offload` is that of its records."""
+    def __init__(
+        self,
+        directory: Path,
+        offload: Offload,
+        on_put: Callable[[str, Callable[[], bytes]], None] = lambda _file, _encode: None,
+    ) -> None:
+        """Args:
+        directory: the kubelet's root directory.
+        offload: that of its records.
+        on_put: is told of each `put`, with its arguments.
+        """
         self._directory = directory
         self._offload = offload
         self._version = 0
+        self._on_put = on_put
         self._wanted: dict[str, Callable[[], bytes]] = {}
         self._changed = Bell()
         self._progress = AsyncValue(_Progress())
@@ -65,6 +75,7 @@ class CheckpointKeeper:
         """
         self._version += 1
         self._wanted[file] = encode
+        self._on_put(file, encode)
         self._changed.ring()
 
     async def wait_kept(self, version: int) -> None:
