@@ -11,7 +11,7 @@ from pathlib import Path
 import trio
 from trio.testing import MockClock
 
-from kubelet_trio.recorder import read_recording
+from kubelet_trio.recorder import RecordingError, read_recording
 from kubelet_trio.replay.journal import Journal
 from kubelet_trio.replay.life import ReplayedLife
 from kubelet_trio.replay.recorded import Life, Recording, read_lives
@@ -131,10 +131,22 @@ class Show:
         # A clock of its own: an agent that is ended needs some time, which is none of the next.
         clock = MockClock(autojump_threshold=0)
         clock.jump(life.start)
-        trio.run(_until, end, replayed.run, clock=clock)
+        try:
+            trio.run(_until, end, replayed.run, clock=clock)
+        except BaseExceptionGroup as group:
+            # An input that is refused when its time comes.
+            refused, rest = group.split(RecordingError)
+            if refused is None or rest is not None:
+                raise
+            raise _first(refused) from None
         divergence = self._journal.divergence
         self._ended = end if divergence is None else min(end, clock.current_time())
         self._notes |= dict.fromkeys(replayed.notes)
+
+
+def _first(group: BaseExceptionGroup[RecordingError]) -> RecordingError:
+    found = group.exceptions[0]
+    return _first(found) if isinstance(found, BaseExceptionGroup) else found
 
 
 async def _until(end: float, run: Callable[[], Awaitable[None]]) -> None:
