@@ -322,6 +322,8 @@ class ReplayRuntime(AbsentCalls):
 
     async def _status(self, method: str, object_id: str) -> Mapping[str, Any]:
         await trio.lowlevel.checkpoint()
+        if (away := self._observed.outage(trio.current_time())) is not None:
+            raise away
         history = self._observed.objects(method).get(object_id)
         if history is None or not self._exists(object_id, history):
             raise RuntimeObjectNotFoundError(method, f'"{object_id}": not found')
@@ -428,11 +430,17 @@ class ReplayRuntime(AbsentCalls):
     # The runtime itself
 
     async def _read(self, method: str, name: str = "", touched: float = -math.inf) -> Any:
-        """Return what a reading call answered at this time, None if it was never made."""
+        """Return what a reading call answered at this time, None if it was never made.
+
+        It is not answered before the first answer that was recorded.
+        """
         await trio.lowlevel.checkpoint()
         versions = self._observed.others.get((method, name))
-        index = versions.at(trio.current_time(), touched) if versions is not None else None
-        if versions is None or index is None:
+        if versions is None or not versions.readings:
+            return None
+        await self._wait(versions.times[0], self._subject(method))
+        index = versions.at(trio.current_time(), touched)
+        if index is None:
             return None
         reading = versions.readings[index]
         if reading.error is not None:

@@ -108,3 +108,32 @@ def test_containers_that_die(tmp_path: Path) -> None:
         world.run.sleep(30)
 
     assert replayed(tmp_path, story) == 1
+
+
+def test_a_sandbox_that_dies_is_found_by_a_relist(tmp_path: Path) -> None:
+    """Also soon after the pod has started, when its calls could explain a change."""
+
+    def story(world: World) -> None:
+        for after in (3.0, 12.0, 31.0):
+            world.write("alpha", Wish(("run",), sidecar=True, note=int(after)))
+            world.run.sleep(after)
+            (sandbox,) = (s for s in world.runtime.sandboxes.values() if s.ready)
+            world.run.call(world.runtime.kill_sandbox, sandbox.id)
+            world.run.sleep(40)
+
+    assert replayed(tmp_path, story) == 1
+
+
+@pytest.mark.parametrize("down_at", [1.30, 1.45, 1.55, 1.95, 2.05, 2.15])
+def test_a_start_that_an_outage_cuts_off(tmp_path: Path, down_at: float) -> None:
+    """Whether the container started is seen when the runtime is back."""
+
+    def story(world: World) -> None:
+        world.write("alpha", Wish(("run",), sidecar=True))
+        world.run.sleep(down_at)
+        world.run.call(world.runtime.go_down)
+        world.run.sleep(7)
+        world.run.call(world.runtime.restart)
+        world.run.sleep(40)
+
+    assert replayed(tmp_path, story) == 1
