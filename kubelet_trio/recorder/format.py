@@ -49,11 +49,12 @@ SNAPSHOT, all with one time. The first segment of an agent has `"reason": "start
 disk then. So a replay can begin at any START.
 
 **Results** in `ok`: of a list call {"entries": [message]} with those that are new or changed,
-and "gone": [id], so in a snapshot all; of `exec_sync` {"exit_code"}, where the id is the
-container's, "/" and a checksum of the command; of `container_status` {"status": message, "pid":
-int, 0 while it is not known}; of `container_events` {"type", "created_at"} of an event; of another
-call that returns a message that message; of `run_pod_sandbox`, `create_container`, `pull_image` and
-`sandbox_image` a string; else null, a bool, or a list of messages.
+and "gone": [id], so in a snapshot all; the agent's first list has "first": true, and is there even
+if it is empty; of `exec_sync` {"exit_code"}, where the id is the container's, "/" and a checksum of
+the command; of `container_status` {"status": message, "pid": int, 0 while it is not known}; of
+`container_events` {"type", "created_at"} of an event; of another call that returns a message that
+message; of `run_pod_sandbox`, `create_container`, `pull_image` and `sandbox_image` a string; else
+null, a bool, or a list of messages.
 
 **Bytes.** A segment is `MAGIC` and frames. A frame is the length of its payload and the CRC-32 of
 that, both as 32-bit numbers, and the payload: time (64-bit float), kind (8 bits), length of the
@@ -176,6 +177,7 @@ def _end_of_frame(data: bytes, at: int, place: str) -> int | None:
     """Return where the frame that begins at `at` ends; None if it is not there as a whole."""
     if at + _FRAME.size > len(data):
         return None
+    size: int
     size, checksum = _FRAME.unpack_from(data, at)
     if not _HEAD.size <= size <= MAX_ENTRY:
         raise RecordingError(f"{place}: a frame of {size} bytes")

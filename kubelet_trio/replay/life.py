@@ -40,7 +40,13 @@ class ReplayedLife:
     """An agent on a recorded life. `run` it once; `notes` say what it could not know."""
 
     def __init__(
-        self, life: Life, top: Path, clock: ReplayClock, journal: Journal, tolerance: float
+        self,
+        life: Life,
+        top: Path,
+        clock: ReplayClock,
+        cgroups: MemoryCgroups,
+        journal: Journal,
+        tolerance: float,
     ) -> None:
         """Read what the agent will find.
 
@@ -48,6 +54,7 @@ class ReplayedLife:
             life: the recorded one.
             top: the replay's directory, with what earlier lives have left.
             clock: wall time.
+            cgroups: of the node, as earlier lives have left them.
             journal: gets the decisions.
             tolerance: seconds by which a decision may come earlier or later.
 
@@ -55,6 +62,7 @@ class ReplayedLife:
         """
         self._life = life
         self._clock = clock
+        self._cgroups = cgroups
         self._journal = journal
         self._tolerance = tolerance
         self._owners = Owners(life)
@@ -100,7 +108,7 @@ class ReplayedLife:
                 nursery.cancel_scope.cancel()
 
     def _seams(self) -> Seams:
-        cgroups, now = MemoryCgroups(), trio.lowlevel.current_clock().current_time
+        cgroups, now = self._cgroups, trio.lowlevel.current_clock().current_time
         return Seams(
             runtime=self._runtime,
             mounter=ReplayMounter(self._life.volume_calls, now, self._offload.wait),

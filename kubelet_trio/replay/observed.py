@@ -91,6 +91,8 @@ class Observed:
     others: dict[tuple[str, str], Versions] = field(default_factory=dict)
     failures: dict[tuple[str, str], list[Failing]] = field(default_factory=dict)  # of lists
     outages: list[float] = field(default_factory=list)  # when the runtime did not answer
+    first_lists: dict[str, float] = field(default_factory=dict)  # by method; not in all recordings
+    pod_lists: dict[tuple[str, str], list[float]] = field(default_factory=dict)  # times
     away: list[Failing] = field(default_factory=list)  # when no call was answered
 
     def objects(self, method: str) -> dict[str, ObjectHistory]:
@@ -191,10 +193,14 @@ def _add_lists(
 ) -> None:
     objects = found.objects(method)
     found.failures[method, name] = list(_failing(readings))
+    if name:
+        found.pod_lists[method, name] = [r.at for r in readings if r.error is None]
     has_listed = False
     for reading in readings:
         if reading.error is not None:
             continue
+        if reading.ok.get("first"):
+            found.first_lists.setdefault(method, reading.at)
         for entry in reading.ok.get("entries") or ():
             history = objects.setdefault(entry["id"], ObjectHistory())
             history.listed.add(Reading(reading.at, entry, order=reading.order))
@@ -226,9 +232,8 @@ def _is_older(life: Life, history: ObjectHistory) -> bool | None:
     if not made:
         return None
     walls = [(life.start, life.wall)]
-    for entry in life.news:
-        if entry.kind is Kind.CLOCK and entry.at <= at:
-            walls.append((entry.at, float(read_body(entry.body)["wall"])))
+    jumps = (e for e in life.news if e.kind is Kind.CLOCK and e.at <= at)
+    walls += [(entry.at, float(read_body(entry.body)["wall"])) for entry in jumps]
     return all(made < wall - (then - life.start) for then, wall in walls)
 
 
