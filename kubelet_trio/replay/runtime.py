@@ -119,8 +119,13 @@ class ReplayRuntime(AbsentCalls):
         gives the call up soon: the recorded one may have learned in time why.
         """
         if now <= self._life.end - tolerance_of(subject.method, self._tolerance):
-            await self._wait(now + self._tolerance, subject)
-            self._journal.diverge(now, subject.owner.uid, "nothing of the kind", subject.words)
+            found = now, subject.owner.uid, "nothing of the kind", subject.words
+            self._journal.suspected[id(subject)] = found
+            try:
+                await self._wait(now + self._tolerance, subject)
+                self._journal.diverge(*found)
+            finally:
+                del self._journal.suspected[id(subject)]
         await self._wait(math.inf, subject)
 
     async def _hold(self, call: RecordedCall, subject: Subject) -> None:

@@ -272,14 +272,12 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Entries:
     return Entries(read_recording(record(node, story)))
 
 
-VALUES = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.sampled_from([0, -1, 1 << 31, 1 << 62, 1e300, -1.5]),
-    st.sampled_from(
-        ["", UP, "..", "/", "\0", "x" * 300, "0", "\ud800".encode("utf-8", "replace")]
-    ).map(lambda text: text if isinstance(text, str) else text.decode()),
-    st.sampled_from([[], {}, [[]], [None], {"": None}]),
+VALUES: st.SearchStrategy[Any] = st.sampled_from(
+    [
+        *(None, True, False, 0, -1, 1 << 31, 1 << 62, 1e300, -1.5),
+        *("", UP, "..", "/", "\0", "x" * 300, "0"),
+        *([], {}, [[]], [None], {"": None}),
+    ]
 )
 
 
