@@ -6,7 +6,7 @@ from kubelet_trio.model.atomic import (
     unfinished,
     write_aside,
 )
-from kubelet_trio.model.backoff import Backoff, backoff_delay
+from kubelet_trio.model.backoff import Backoff, backoff_delay, chance, without_chance
 from kubelet_trio.model.bell import Bell
 from kubelet_trio.model.clock import (
     SystemClock,
@@ -202,6 +202,7 @@ __all__ = [
     "blake2b",
     "busy_threads",
     "canonical_quantity",
+    "chance",
     "check_version",
     "check_yaml_depth",
     "could_restart_all",
@@ -272,6 +273,7 @@ __all__ = [
     "to_milli",
     "to_units",
     "unfinished",
+    "without_chance",
     "without_secrets",
     "without_user",
     "write_aside",

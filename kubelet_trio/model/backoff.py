@@ -5,6 +5,19 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from contextvars import ContextVar
+
+_chance: ContextVar[Callable[[], float]] = ContextVar("chance", default=random.random)
+
+
+def chance() -> float:
+    """Return a number from 0 to 1 at random, for a jitter; in a replay 0."""
+    return _chance.get()()
+
+
+def without_chance() -> None:
+    """Let `chance` return 0 in this context from now on: delays are the shortest."""
+    _chance.set(lambda: 0.0)
 
 
 def backoff_delay(first: float, cap: float, failures: int, *, factor: float = 2.0) -> float:
@@ -24,7 +37,7 @@ class Backoff:
         factor: float = 2.0,
         jitter: float = 0.0,
         reset_after: float = math.inf,
-        rand: Callable[[], float] = random.random,
+        rand: Callable[[], float] = chance,
     ) -> None:
         """Begin without a failure.
 

@@ -29,6 +29,7 @@ from kubelet_trio.pods.records.names import PodNames
 from kubelet_trio.pods.records.record import (
     PodRecord,
     PodRecords,
+    decode_pod_record,
     encode_pod_record,
     load_records,
     read_pod_records,
@@ -155,6 +156,7 @@ __all__ = [
     "check_debuggable",
     "check_runnable",
     "container_changes",
+    "decode_pod_record",
     "encode_pod_record",
     "ended_containers",
     "explain",

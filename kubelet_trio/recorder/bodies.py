@@ -64,6 +64,7 @@ class Listed:
 
     entries: Sequence[Any]
     gone: Sequence[str]
+    is_first: bool = False  # the agent's first of all objects: noted even if it is empty
 
 
 def encode_json(value: Any) -> bytes:
@@ -142,9 +143,11 @@ def encode_entry_of_list(entry: Any) -> bytes:
     return mask_bytes(_encode(mask_runtime_object(_builtins(entry))))
 
 
-def list_body(entries: Sequence[bytes], gone: Sequence[str]) -> bytes:
+def list_body(entries: Sequence[bytes], gone: Sequence[str], *, is_first: bool = False) -> bytes:
     """Return the body of a READ of a list, from its encoded entries."""
-    return b'{"ok":{"entries":[%b],"gone":%b}}' % (b",".join(entries), _encode(list(gone)))
+    first = b',"first":true' if is_first else b""
+    told = b",".join(entries), _encode(list(gone)), first
+    return b'{"ok":{"entries":[%b],"gone":%b%b}}' % told
 
 
 def encode_plan(plan: PodPlan) -> bytes:

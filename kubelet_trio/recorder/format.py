@@ -70,11 +70,12 @@ comparison PLAN and STATUS), then SNAPSHOT, all with one time. The first segment
 `"reason": "start"` and what was on disk then. So a replay can begin at any START.
 
 **Results** in `ok`: of a list call {"entries": [message]} with those that are new or changed,
-and "gone": [id], so in a snapshot all; of `exec_sync` {"exit_code"}, where the id is the
-container's, "/" and a checksum of the command; of `container_status` {"status": message, "pid":
-int, 0 while it is not known}; of `container_events` {"type", "created_at"} of an event; of another
-call that returns a message that message; of `run_pod_sandbox`, `create_container`, `pull_image` and
-`sandbox_image` a string; else null, a bool, or a list of messages.
+and "gone": [id], so in a snapshot all; the agent's first list has "first": true, and is there even
+if it is empty; of `exec_sync` {"exit_code"}, where the id is the container's, "/" and a checksum of
+the command; of `container_status` {"status": message, "pid": int, 0 while it is not known}; of
+`container_events` {"type", "created_at"} of an event; of another call that returns a message that
+message; of `run_pod_sandbox`, `create_container`, `pull_image` and `sandbox_image` a string; else
+null, a bool, or a list of messages.
 
 **Bytes.** A segment is `MAGIC` and frames. A frame is the length of its payload and the CRC-32 of
 that, both as 32-bit numbers, and the payload: time (64-bit float), kind (8 bits), length of the
@@ -91,6 +92,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import zlib
 
 FORMAT_VERSION = 1
 _MAGIC_START = b"kubelet-trio recording "
@@ -102,6 +107,7 @@ _HEAD = struct.Struct(">dBH")  # time, kind, length of the key
 FRAME_BYTES = _FRAME.size + _HEAD.size  # of an entry without key and body
 MAX_ENTRY = 16 * 1024 * 1024  # bytes of a payload; CRI's messages have the same limit
 _MAX_RECORDING = 8 << 30  # bytes unpacked: a bomb is refused
+_PIECE = 1 << 20  # bytes that are unpacked at once
 
 
 class Kind(IntEnum):
@@ -173,22 +179,43 @@ def read_entries(data: bytes, name: str = "recording") -> Iterator[Entry]:
         RecordingError: it is no recording, of another version, or a frame in it is damaged;
             the entries before that have been yielded. `name` is the file in its text.
     """
-    at = _check_magic(data, name)
-    end = len(data)
-    while at + _FRAME.size <= end:
-        size, checksum = _FRAME.unpack_from(data, at)
-        if not _HEAD.size <= size <= MAX_ENTRY:
-            raise RecordingError(f"{name}: offset {at}: a frame of {size} bytes")
-        start = at + _FRAME.size
-        if start + size > end:
-            return
-        payload = data[start : start + size]
-        if crc32(payload) != checksum:
-            raise RecordingError(f"{name}: offset {at}: the checksum of a frame is wrong")
-        entry = _decode(payload, f"{name}: offset {at}")
-        if entry is not None:
-            yield entry
-        at = start + size
+    return _entries((data,), name)
+
+
+def _entries(pieces: Iterable[bytes], name: str) -> Iterator[Entry]:
+    """Yield the entries of what comes in pieces, with `MAGIC` at its beginning."""
+    left, offset, has_magic = b"", 0, False  # `left` begins at that offset of the whole
+    for piece in pieces:
+        left += piece
+        at = 0
+        if not has_magic:
+            if len(left) < len(MAGIC):
+                continue
+            at, has_magic = _check_magic(left, name), True
+        while (end := _end_of_frame(left, at, f"{name}: offset {offset + at}")) is not None:
+            entry = _decode(left[at + _FRAME.size : end], f"{name}: offset {offset + at}")
+            if entry is not None:
+                yield entry
+            at = end
+        left, offset = left[at:], offset + at
+    if not has_magic:
+        _check_magic(left, name)
+
+
+def _end_of_frame(data: bytes, at: int, place: str) -> int | None:
+    """Return where the frame that begins at `at` ends; None if it is not there as a whole."""
+    if at + _FRAME.size > len(data):
+        return None
+    size: int
+    size, checksum = _FRAME.unpack_from(data, at)
+    if not _HEAD.size <= size <= MAX_ENTRY:
+        raise RecordingError(f"{place}: a frame of {size} bytes")
+    start = at + _FRAME.size
+    if start + size > len(data):
+        return None
+    if crc32(memoryview(data)[start : start + size]) != checksum:
+        raise RecordingError(f"{place}: the checksum of a frame is wrong")
+    return start + size
 
 
 def _check_magic(data: bytes, name: str) -> int:
@@ -241,24 +268,41 @@ def write_frames(path: Path, frames: Iterable[bytes]) -> int:
 def read_recording(path: Path) -> Iterator[Entry]:
     """Yield the entries of a packed recording, or of a segment of a ring. Blocks.
 
+    It is unpacked piece by piece: a small file of gigabytes costs time, and no memory.
+
     Raises:
         RecordingError: as `read_entries`, or the file is not a whole gzip.
         OSError: it cannot be read.
     """
-    return read_entries(unpack(path.read_bytes(), str(path)), str(path))
+    return _entries(_unpacked(path), str(path))
 
 
-def unpack(data: bytes, name: str) -> bytes:
-    """Return a packed recording without its gzip; a segment as it is. Raises `RecordingError`."""
-    if not data.startswith(_GZIP):
-        return data
+def _unpacked(path: Path) -> Iterator[bytes]:
+    """Yield the pieces of a packed recording without its gzip; of a segment as it is.
+
+    Raises `RecordingError` and OSError.
+    """
     import zlib
 
-    stream = zlib.decompressobj(wbits=31)
-    try:
-        unpacked = stream.decompress(data, _MAX_RECORDING)
-    except zlib.error as exc:
-        raise RecordingError(f"{name}: the gzip is damaged: {exc}") from exc
-    if stream.unconsumed_tail:
-        raise RecordingError(f"{name}: more than {_MAX_RECORDING} bytes")
-    return unpacked  # what was cut off is a cut-off last entry
+    size = 0
+    with path.open("rb") as file:
+        is_packed = file.peek(len(_GZIP)).startswith(_GZIP)
+        stream = zlib.decompressobj(wbits=31)
+        while piece := file.read(_PIECE):
+            try:
+                for unpacked in _inflated(stream, piece) if is_packed else (piece,):
+                    size += len(unpacked)
+                    if size > _MAX_RECORDING:
+                        raise RecordingError(f"{path}: more than {_MAX_RECORDING} bytes")
+                    yield unpacked  # what was cut off is a cut-off last entry
+            except zlib.error as exc:
+                raise RecordingError(f"{path}: the gzip is damaged: {exc}") from exc
+
+
+def _inflated(stream: zlib._Decompress, piece: bytes) -> Iterator[bytes]:
+    while True:
+        unpacked = stream.decompress(piece, _PIECE)
+        yield unpacked
+        piece = stream.unconsumed_tail
+        if not piece and len(unpacked) < _PIECE:
+            return

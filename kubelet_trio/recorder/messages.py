@@ -22,7 +22,10 @@ def write_message(message: Any) -> bytes:
 
 def read_body(body: bytes) -> Any:
     """Return the content of an entry's body as dicts and lists. Raises ValueError."""
-    return msgspec.json.decode(body)
+    try:
+        return msgspec.json.decode(body)
+    except RecursionError as exc:
+        raise ValueError("nested too deeply") from exc
 
 
 def read_message(message_type: type[T], content: Any) -> T:

@@ -34,6 +34,7 @@ class RecordedRuntime:
         self._sandboxes: dict[str, v1.PodSandbox] = {}  # as last listed
         self._containers: dict[str, v1.Container] = {}
         self._failed: set[str] = set()  # lists whose last call has failed, by key
+        self._listed: set[str] = set()  # lists that have been noted, by method
         self._known_pids: dict[str, int] = {}  # by container
         self.pids: dict[int, ContainerId] = {}
 
@@ -195,9 +196,10 @@ class RecordedRuntime:
             for id_, entry in known.items()
             if id_ not in entries and (uid is None or entry.labels.get(_UID_LABEL) == uid)
         ]
-        is_mended = key in self._failed
+        is_mended, is_first = key in self._failed, uid is None and method not in self._listed
         self._failed.discard(key)
-        if changed or gone or is_mended:
+        if changed or gone or is_mended or is_first:
+            self._listed.add(method)
             for id_ in gone:
                 del known[id_]
                 self._known_pids.pop(id_, None)
@@ -205,7 +207,7 @@ class RecordedRuntime:
                 known.update(entries)
             else:
                 known.update({entry.id: entry for entry in changed if entry.id not in known})
-            self._note(Kind.READ, key, Listed(changed, gone))
+            self._note(Kind.READ, key, Listed(changed, gone, is_first))
         return listing
 
     async def exec_sync(

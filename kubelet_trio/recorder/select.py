@@ -90,9 +90,10 @@ class PodFilter:
         gone = [object_id for object_id in body["ok"]["gone"] if self._is_chosen(object_id)]
         if len(entries) == len(body["ok"]["entries"]) and len(gone) == len(body["ok"]["gone"]):
             return entry
-        if not entries and not gone:
+        if not entries and not gone and not body["ok"].get("first"):
             return None
-        return replace(entry, body=write_message({"ok": {"entries": entries, "gone": gone}}))
+        chosen = {**body["ok"], "entries": entries, "gone": gone}
+        return replace(entry, body=write_message({"ok": chosen}))
 
     def _is_chosen(self, object_id: str) -> bool:
         return self._owners.get(object_id, "") in ("", *self._uids)

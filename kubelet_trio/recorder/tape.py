@@ -148,8 +148,9 @@ class Tape:
         gone = [id_ for id_ in news.gone if listed.pop(id_, None) is not None]
         for id_ in gone:
             self._forget_object(id_)
-        if bodies or gone or is_mended:
-            yield Entry(note.at, note.kind, note.key, list_body(bodies, gone))
+        if bodies or gone or is_mended or news.is_first:
+            body = list_body(bodies, gone, is_first=news.is_first)
+            yield Entry(note.at, note.kind, note.key, body)
 
     def _gone(self, note: Note) -> Iterator[Entry]:
         if self._last[note.kind].pop(note.key, None) is not None:

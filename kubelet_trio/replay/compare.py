@@ -15,8 +15,10 @@ from lightkube.models.core_v1 import PodStatus
 
 from kubelet_trio.node import Pressure
 from kubelet_trio.pods import PodPlan
+from kubelet_trio.replay.matching import RETRY_SPREAD
 
 _LISTS = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
+_CRASHED = "CrashLoopBackOff"
 _COMPARED = ("start", "stop", "sandbox", "waiting", "retry_at", "finished")
 
 
@@ -88,7 +90,10 @@ def plan_difference(
     then, ours = recorded.get("retry_at"), now.get("retry_at")
     for name in _COMPARED:
         if name == "retry_at" and then is not None and ours is not None:
-            if abs(then - ours) > tolerance:
+            # Only the back-off of crash loops has no jitter.
+            is_exact = set((recorded.get("waiting") or {}).values()) <= {_CRASHED}
+            spread = 0.0 if is_exact else RETRY_SPREAD
+            if not -tolerance <= then - ours <= tolerance + spread:
                 return tuple(f"the back-off ends at {clock_words(t)}" for t in (then, ours))
         elif recorded.get(name) != now.get(name):
             return _words(name, recorded.get(name)), _words(name, now.get(name))

@@ -20,6 +20,8 @@ class Journal:
         on_decision: called with each decision, for those who print them as they come.
         why: returns the reasons that hold a pod up now, a line each.
         names: of pods, by UID.
+        suspected: what will be a divergence unless the agent gives it up, as arguments of
+            `diverge`: it goes before any other.
     """
 
     wall: Callable[[float], float]
@@ -30,6 +32,7 @@ class Journal:
     decisions: list[Decision] = field(default_factory=list)
     divergence: Divergence | None = None
     diverged: trio.Event = field(default_factory=trio.Event)
+    suspected: dict[int, tuple[float, str, str, str]] = field(default_factory=dict)
     _is_open: bool = True
 
     def open(self) -> None:
@@ -51,6 +54,8 @@ class Journal:
 
     def diverge(self, at: float, uid: str, recorded: str, decided: str) -> None:
         """Note a divergence from what was decided at a virtual time; only the first counts."""
+        earlier = [each for each in self.suspected.values() if each[1] == uid and each[0] <= at]
+        at, uid, recorded, decided = min([*earlier, (at, uid, recorded, decided)])
         name = self.names.get(uid, uid)
         is_other = bool(self.pod) and name != self.pod
         if self.divergence is not None or is_other or not self._is_open:

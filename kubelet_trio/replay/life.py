@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
+import msgspec
 import trio
 
 from kubelet_trio.agent import Agent, AgentSettings, Seams, make_agent
@@ -22,6 +23,7 @@ from kubelet_trio.replay.managers import ReplayManagers
 from kubelet_trio.replay.matching import Owners
 from kubelet_trio.replay.mounts import ReplayMounter, may_wait
 from kubelet_trio.replay.observed import Observed, observe, surprises
+from kubelet_trio.replay.places import Places, log_place
 from kubelet_trio.replay.recorded import Life
 from kubelet_trio.replay.requests import ReplayRequests
 from kubelet_trio.replay.runtime import ReplayRuntime, touch_log
@@ -36,7 +38,6 @@ from kubelet_trio.replay.settings import agent_settings
 from kubelet_trio.replay.wanted import Wanted
 
 _RECORD = "kubelet-trio.json"  # as `pods.records` names it
-_LOG_PARTS = 3
 _INPUTS = (Kind.WANTED, Kind.SOURCES, Kind.OBJECT, Kind.CLOCK)
 
 
@@ -44,7 +45,13 @@ class ReplayedLife:
     """An agent on a recorded life. `run` it once; `notes` say what it could not know."""
 
     def __init__(
-        self, life: Life, top: Path, clock: ReplayClock, journal: Journal, tolerance: float
+        self,
+        life: Life,
+        top: Path,
+        clock: ReplayClock,
+        cgroups: MemoryCgroups,
+        journal: Journal,
+        tolerance: float,
     ) -> None:
         """Read what the agent will find.
 
@@ -52,6 +59,7 @@ class ReplayedLife:
             life: the recorded one.
             top: the replay's directory, with what earlier lives have left.
             clock: wall time.
+            cgroups: of the node, as earlier lives have left them.
             journal: gets the decisions.
             tolerance: seconds by which a decision may come earlier or later.
 
@@ -59,6 +67,7 @@ class ReplayedLife:
         """
         self._life = life
         self._clock = clock
+        self._cgroups = cgroups
         self._journal = journal
         self._tolerance = tolerance
         self._owners = Owners(life)
@@ -72,18 +81,22 @@ class ReplayedLife:
         self._evictions = ReplayEvictions(life, self._decisions, tolerance)
         self._logind = ReplayLogind(life)
         self._requests = ReplayRequests(life, journal)
-        self._wanted = Wanted(_source_names(life), top)
+        self._places = Places(top)
+        self._wanted = Wanted(_source_names(life), self._places)
         self._offload = ReplayOffload(threads=may_wait(life.volume_calls))
-        _write_records(life, self._settings)
-        _touch_logs(self._observed, self._settings)
+        try:
+            _write_records(life, self._settings, self._places)
+            _place_files(self._observed, self._settings)
+        except (OSError, ValueError) as exc:
+            raise RecordingError(f"START: what the agent finds cannot be made: {exc}") from exc
         for entry in life.snapshot:
-            self._take_input(entry)
+            self._take_input(entry, is_news=False)
 
     @property
     def notes(self) -> Sequence[str]:
         parts = (self._evictions, self._logind, self._managers)
         told = (part.notes(self._told) for part in parts)
-        return (*self._wanted.notes, *chain.from_iterable(told))
+        return (*self._places.notes, *chain.from_iterable(told))
 
     async def run(self) -> None:
         """Run the agent until cancelled, or until it diverges."""
@@ -116,7 +129,7 @@ class ReplayedLife:
                 nursery.cancel_scope.cancel()
 
     def _seams(self) -> Seams:
-        cgroups, now = MemoryCgroups(), trio.lowlevel.current_clock().current_time
+        cgroups, now = self._cgroups, trio.lowlevel.current_clock().current_time
         return Seams(
             runtime=self._runtime,
             mounter=ReplayMounter(self._life.volume_calls, now, self._offload.wait),
@@ -137,25 +150,25 @@ class ReplayedLife:
         inputs = [entry for entry in self._life.news if entry.kind in _INPUTS]
         for index, entry in enumerate(inputs):
             await trio.sleep_until(entry.at)
-            self._take_input(entry)
+            self._take_input(entry, is_news=True)
             following = inputs[index + 1 : index + 2]
             if not following or following[0].at > entry.at:
                 self._wanted.deliver()
 
-    def _take_input(self, entry: Entry) -> None:
+    def _take_input(self, entry: Entry, *, is_news: bool) -> None:
         try:
-            self._take(entry)
-        except (AttributeError, KeyError, TypeError, ValueError) as exc:
+            self._take(entry, is_news=is_news)
+        except (AttributeError, KeyError, OSError, TypeError, ValueError) as exc:
             raise RecordingError(f"{entry.kind.name} {entry.key}: {exc}") from exc
 
-    def _take(self, entry: Entry) -> None:
+    def _take(self, entry: Entry, *, is_news: bool) -> None:
         if entry.kind is Kind.WANTED:
             uid = entry.key.rpartition("/")[2]
             if entry.body:
                 meta = read_body(entry.body).get("metadata") or {}
                 self._journal.names[uid] = f"{meta.get('namespace')}/{meta.get('name')}"
             text = self._wanted.wanted(entry)
-            if entry.at > self._life.start:
+            if is_news:
                 self._journal.note(uid, "wanted", text)
         elif entry.kind is Kind.SOURCES:
             self._wanted.settled(entry)
@@ -176,7 +189,7 @@ def _source_names(life: Life) -> list[str]:
     return sorted({e.key.rpartition("/")[0] for e in entries if e.kind is Kind.WANTED})
 
 
-def _write_records(life: Life, settings: AgentSettings) -> None:
+def _write_records(life: Life, settings: AgentSettings, places: Places) -> None:
     """Put the recorded records of pods where an agent finds them. Blocks."""
     pods_dir = settings.node.root_dir / "pods"
     recorded = {Path(entry.key).name for entry in life.snapshot if entry.kind is Kind.RECORD}
@@ -186,19 +199,22 @@ def _write_records(life: Life, settings: AgentSettings) -> None:
             left.unlink()
     for entry in life.snapshot:
         if entry.kind is Kind.RECORD:
-            # A UID is a name of one directory, whatever a recording says.
-            directory = pods_dir / Path(entry.key).name
+            directory = pods_dir / entry.key  # a UID: see `checks`
             directory.mkdir(parents=True, exist_ok=True)
-            (directory / _RECORD).write_bytes(entry.body)
+            content = places.record(read_body(entry.body))
+            (directory / _RECORD).write_bytes(msgspec.json.encode(content))
 
 
-def _touch_logs(observed: Observed, settings: AgentSettings) -> None:
-    """Make the logs of the containers that there were. Blocks."""
+def _place_files(observed: Observed, settings: AgentSettings) -> None:
+    """Let statuses name files of the replay alone, and make the logs that there were. Blocks."""
     for history in observed.containers.values():
-        if history.first != -math.inf:
-            continue
-        for reading in history.statuses.readings[:1]:
-            path = ((reading.ok or {}).get("status") or {}).get("log_path") or ""
-            parts = Path(path).parts[-3:]  # pod, container, file
-            if len(parts) == _LOG_PARTS and ".." not in parts and parts[0] != "/":
-                touch_log(settings.node.pod_logs_dir.joinpath(*parts))
+        was_there = history.first == -math.inf
+        for reading in history.statuses.readings:
+            status = (reading.ok or {}).get("status") or {}
+            # Files of termination messages, which the recorded node had.
+            status.pop("mounts", None)
+            log = log_place(settings.node.pod_logs_dir, status.get("log_path") or "")
+            status["log_path"] = str(log or "")
+            if log is not None and was_there:
+                touch_log(log)
+                was_there = False

@@ -8,6 +8,7 @@ change places within the tolerance, since a recorded agent is as late as its thr
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -31,6 +32,11 @@ LOOSE_TOLERANCE = 90.0  # s
 
 # Of the resources of a container: what the managers give it.
 CPUSETS = {"cpuset_cpus": "CPUs", "cpuset_mems": "memory of node"}
+
+# What failed is tried again after a delay with a jitter, which a replay does not have: by so much
+# earlier, at most. Half of the longest delay of `pods.worker.holds`.
+RETRY_SPREAD = 5.0  # s
+_RETRIED_WITHIN = 17.0  # s
 
 _WORDS = {
     "run_pod_sandbox": "run the sandbox",
@@ -195,6 +201,36 @@ def _messages(method: str, ok: Any) -> Iterator[Mapping[str, Any]]:
         yield ok
 
 
+class Failures:
+    """When something failed that is tried again, by pod."""
+
+    def __init__(self, life: Life, owners: Owners) -> None:
+        self._times: dict[str, list[float]] = {}
+        for call in life.calls:
+            if call.error is not None:
+                self._add(owners.subject(call.method, call.request).owner.uid, call.ended)
+        for readings in life.readings.values():
+            for reading in readings:
+                if reading.error is not None:
+                    self._add("", reading.at)
+        for operation in life.volume_calls:
+            if operation.error:
+                self._add("", operation.ended)
+        for times in self._times.values():
+            times.sort()
+
+    def _add(self, uid: str, at: float) -> None:
+        self._times.setdefault(uid, []).append(at)
+
+    def spread(self, uid: str, began: float) -> float:
+        """Return by how much earlier a replay may do for a pod what it did at a time."""
+        for times in (self._times.get(uid, ()), self._times.get("", ())):
+            index = bisect_left(times, began - _RETRIED_WITHIN)
+            if index < len(times) and times[index] <= began:
+                return RETRY_SPREAD
+        return 0.0
+
+
 class Ledger:
     """The recorded calls that the replayed agent has not made yet."""
 
@@ -217,6 +253,12 @@ class Ledger:
         call = waiting.popleft()
         call.made_at = now
         return call
+
+    def give_back(self, call: RecordedCall) -> None:
+        """Take back that a call was made."""
+        subject = self.subjects[call.number]
+        self._waiting[subject.method, subject.key].appendleft(call)
+        call.made_at = None
 
     def next_change(self, object_id: str) -> float:
         """Return the place of the next recorded call about an object; infinite if none is left."""

@@ -14,12 +14,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kubelet_trio.cri import RuntimeCallError, RuntimeTimeoutError, RuntimeUnavailableError, v1
+from kubelet_trio.recorder import Kind, read_body
 from kubelet_trio.replay.recorded import LISTS, Life, Reading
 
 # Seconds in which the recorded agent has asked after a change.
 _SOON = 15.0
 # Seconds around a list that failed in which another one fails.
 _FAILS_FOR = 0.6
+# Seconds in which an agent that has had no answer asks for the runtime's status.
+_ASKED_WITHIN = 15.0
 _NO_ANSWER = (RuntimeUnavailableError, RuntimeTimeoutError)
 _STATUS = {"list_containers": "container_status", "list_pod_sandboxes": "pod_sandbox_status"}
 
@@ -70,6 +73,15 @@ class ObjectHistory:
     first: float = math.inf  # when it first appeared; minus infinity: it was there from the start
 
 
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """A time in which calls had an error, with both ends."""
+
+    begins: float
+    ends: float
+    error: RuntimeCallError
+
+
 @dataclass(slots=True, eq=False)
 class Observed:
     """All readings of a life, by what they are about."""
@@ -77,8 +89,11 @@ class Observed:
     containers: dict[str, ObjectHistory] = field(default_factory=dict)
     sandboxes: dict[str, ObjectHistory] = field(default_factory=dict)
     others: dict[tuple[str, str], Versions] = field(default_factory=dict)
-    failures: dict[tuple[str, str], list[Reading]] = field(default_factory=dict)  # of lists
+    failures: dict[tuple[str, str], list[Failing]] = field(default_factory=dict)  # of lists
     outages: list[float] = field(default_factory=list)  # when the runtime did not answer
+    first_lists: dict[str, float] = field(default_factory=dict)  # by method; not in all recordings
+    pod_lists: dict[tuple[str, str], list[float]] = field(default_factory=dict)  # times
+    away: list[Failing] = field(default_factory=list)  # when no call was answered
 
     def objects(self, method: str) -> dict[str, ObjectHistory]:
         """Return the objects that a list, or a status, is about."""
@@ -89,15 +104,19 @@ class Observed:
         index = bisect_left(self.outages, now - _FAILS_FOR)
         return self.outages[index] if index < len(self.outages) else math.inf
 
+    def outage(self, now: float) -> RuntimeCallError | None:
+        """Return the error of every call while the runtime was away."""
+        return next((f.error for f in self.away if f.begins <= now < f.ends), None)
+
     def failure(self, method: str, name: str, now: float) -> RuntimeCallError | None:
-        """Return the error of a list at a time; each failed list was recorded."""
+        """Return the error of a list at a time."""
         near = (
-            reading.error
+            each.error
             for key in {(method, name), (method, "")}
-            for reading in self.failures.get(key, ())
-            if abs(reading.at - now) <= _FAILS_FOR
+            for each in self.failures.get(key, ())
+            if each.begins <= now <= each.ends
         )
-        return next(near, None)
+        return self.outage(now) or next(near, None)
 
 
 def observe(life: Life) -> Observed:
@@ -117,6 +136,7 @@ def observe(life: Life) -> Observed:
             for reading in readings:
                 versions.add(reading)
     found.outages.sort()
+    found.away = list(_away(life, found.outages))
     for objects in (found.containers, found.sandboxes):
         for object_id, history in objects.items():
             history.listed = _sorted(history.listed)
@@ -124,21 +144,63 @@ def observe(life: Life) -> Observed:
             was_there = history.first == math.inf and object_id not in made and _is_there(history)
             firsts = (*history.listed.readings[:1], *history.statuses.readings[:1])
             is_in_snapshot = any(reading.order < life.snapshot_end for reading in firsts)
-            if was_there or is_in_snapshot or _created_at(history) < life.wall:
+            is_older = None if object_id in made else _is_older(life, history)
+            if was_there or is_in_snapshot or is_older:
                 history.first = -math.inf
+            elif is_older is False:
+                # Made by a call that had no answer: not there before it was seen.
+                history.first = min(reading.at for reading in firsts)
     return found
+
+
+def _away(life: Life, outages: Sequence[float]) -> Iterator[Failing]:
+    """Yield when the runtime was away, as the status tells, for which an agent asks all the time.
+
+    It was from the first call without an answer before that.
+    """
+    readings = life.readings.get(("status", ""), ())
+    answers = sorted(_answers(life)) if any(r.error for r in readings) else []
+    for reading, following in zip(readings, (*readings[1:], None), strict=False):
+        if isinstance(reading.error, _NO_ANSWER):
+            ended = math.inf if following is None else following.at
+            index = bisect_left(outages, reading.at - _ASKED_WITHIN)
+            last = bisect_right(answers, reading.at) - 1
+            alive = answers[last] if last >= 0 else -math.inf
+            began = next((at for at in outages[index:] if at >= alive), reading.at)
+            yield Failing(began, ended, reading.error)
+
+
+def _answers(life: Life) -> Iterator[float]:
+    """Yield when the runtime has answered, as far as it was recorded."""
+    for readings in life.readings.values():
+        yield from (r.at for r in readings if not isinstance(r.error, _NO_ANSWER))
+    for call in life.calls:
+        if call.ended != math.inf and not isinstance(call.error, _NO_ANSWER):
+            yield call.ended
+
+
+def _failing(readings: Sequence[Reading]) -> Iterator[Failing]:
+    """Yield when a list failed: a failure like the last one was not recorded, a success was."""
+    for index, reading in enumerate(readings):
+        if reading.error is not None:
+            later = (r.at - 0.001 for r in readings[index + 1 :])
+            ends = next(later, reading.at + _FAILS_FOR)
+            yield Failing(reading.at - _FAILS_FOR, ends, reading.error)
 
 
 def _add_lists(
     found: Observed, method: str, name: str, readings: list[Reading], made: set[Any]
 ) -> None:
     objects = found.objects(method)
-    failures = found.failures.setdefault((method, name), [])
+    found.failures[method, name] = list(_failing(readings))
+    if name:
+        found.pod_lists[method, name] = [r.at for r in readings if r.error is None]
     has_listed = False
     for reading in readings:
         if reading.error is not None:
-            failures.append(reading)
             continue
+        if reading.ok.get("first"):
+            found.first_lists.setdefault(method, reading.at)
         for entry in reading.ok.get("entries") or ():
             history = objects.setdefault(entry["id"], ObjectHistory())
             history.listed.add(Reading(reading.at, entry, order=reading.order))
@@ -160,14 +222,25 @@ def _sorted(versions: Versions) -> Versions:
     return ordered
 
 
-def _created_at(history: ObjectHistory) -> float:
-    """Return when an object was made, in Unix seconds; infinite if no reading says it."""
-    for reading in (*history.listed.readings, *history.statuses.readings):
-        content = reading.ok or {}
-        made = content.get("status", content).get("created_at")
-        if made:
-            return float(made) / 1e9
-    return math.inf
+def _is_older(life: Life, history: ObjectHistory) -> bool | None:
+    """Whether an object was made before its life, whichever of the wall clock's times it has.
+
+    None: no reading says it.
+    """
+    readings = (*history.listed.readings, *history.statuses.readings)
+    made, at = next(((m, r.at) for r in readings if (m := _created_at(r))), (0.0, 0.0))
+    if not made:
+        return None
+    walls = [(life.start, life.wall)]
+    jumps = (e for e in life.news if e.kind is Kind.CLOCK and e.at <= at)
+    walls += [(entry.at, float(read_body(entry.body)["wall"])) for entry in jumps]
+    return all(made < wall - (then - life.start) for then, wall in walls)
+
+
+def _created_at(reading: Reading) -> float:
+    """Return when an object was made, in Unix seconds; 0 if a reading does not say it."""
+    content = reading.ok or {}
+    return float(content.get("status", content).get("created_at") or 0) / 1e9
 
 
 def _is_there(history: ObjectHistory) -> bool:
@@ -175,10 +248,16 @@ def _is_there(history: ObjectHistory) -> bool:
 
 
 def surprises(life: Life, observed: Observed) -> Iterator[float]:
-    """Yield when something has changed that neither a call nor an exit explains.
+    """Yield when the replayed agent is to list: when the recorded one has found a change so.
 
-    The recorded agent found it in a list; the replayed one is told to list then.
+    That is at each relist that has shown one, whatever may explain it: soon after its start a
+    sandbox may die by itself. And whenever a status has changed that neither a call nor an exit
+    explains.
     """
+    for method in LISTS:
+        for reading in life.readings.get((method, ""), ()):
+            if reading.error is None and reading.order > life.snapshot_end:
+                yield reading.at
     causes: dict[str, list[tuple[float, float]]] = {}
     for call in life.calls:
         for object_id in (call.ok, *(call.request.get(k) for k in _IDS)):

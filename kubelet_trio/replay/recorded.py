@@ -20,9 +20,14 @@ from kubelet_trio.cri import (
     UnsupportedCallError,
 )
 from kubelet_trio.recorder import Entry, Kind, RecordingError, read_body
+from kubelet_trio.replay.checks import FieldProblemError, check_entry, check_made, check_order
 
 LISTS = ("list_containers", "list_pod_sandboxes")
+_MAKERS = ("create_container", "run_pod_sandbox")
 _CANCELLED = "Cancelled"
+# A replay has all of a recording in memory, which these are some GB of.
+_MOST_ENTRIES = 1_000_000
+_MOST_BYTES = 512 << 20
 _ERRORS: Mapping[str, type[RuntimeCallError]] = {
     kind.__name__: kind
     for kind in (
@@ -123,16 +128,24 @@ class Recording:
 def read_lives(entries: Iterable[Entry], name: str) -> Recording:
     """Return the lives of a recording.
 
-    Raises `RecordingError`: it is empty, or an entry has another form than its kind.
+    Raises `RecordingError`: it is empty or too large, or an entry is none that an agent has
+    written: which, and the field.
     """
-    reader = _Reader(name)
+    reader, size = _Reader(name), 0
     for index, entry in enumerate(entries):
+        size += len(entry.key) + len(entry.body)
+        if index >= _MOST_ENTRIES or size > _MOST_BYTES:
+            raise RecordingError(
+                f"{name}: entry {index + 1}: a replay takes {_MOST_ENTRIES} entries and "
+                f"{_MOST_BYTES >> 20} MiB: save less with --since or --pod"
+            )
         try:
             reader.take(entry)
+        except RecordingError:
+            raise
         except (KeyError, TypeError, ValueError) as exc:
-            if isinstance(exc, RecordingError):
-                raise
-            text = f"{name}: entry {index + 1} ({entry.kind.name} {entry.key}): {exc!r}"
+            problem = exc if isinstance(exc, FieldProblemError) else f"{type(exc).__name__}: {exc}"
+            text = f"{name}: entry {index + 1} ({entry.kind.name} {entry.key[:80]}): {problem}"
             raise RecordingError(text) from exc
     if not reader.lives:
         raise RecordingError(f"{name}: it has no START: nothing says what the agent found")
@@ -150,6 +163,7 @@ class _Reader:
         self._is_skipped = False  # the snapshot of a later segment: known already
         self._calls: dict[int, RecordedCall] = {}
         self._volume_calls: dict[int, RecordedVolumeCall] = {}
+        self._last = 0.0  # the time of the current life's last entry, as recorded
 
     def take(self, entry: Entry) -> None:
         self._order += 1
@@ -165,6 +179,9 @@ class _Reader:
             return
         if self._is_skipped:
             return
+        check_entry(entry)
+        check_order(self._last, entry.at, self.lives[-1].start - self._shift)
+        self._last = max(self._last, entry.at)
         life, at = self.lives[-1], entry.at + self._shift
         life.end = max(life.end, at)
         entry = Entry(at, entry.kind, entry.key, entry.body)
@@ -176,6 +193,7 @@ class _Reader:
             life.news.append(entry)
 
     def _start(self, entry: Entry) -> None:
+        check_entry(entry)
         facts = read_body(entry.body)
         is_whole = facts["reason"] == "start"
         self._is_snapshot = True
@@ -186,7 +204,7 @@ class _Reader:
         if self.lives:
             first, last = self.lives[0], self.lives[-1]
             at = max(last.end, first.start + wall - first.wall)
-        self._shift = at - entry.at
+        self._shift, self._last = at - entry.at, entry.at
         self._calls, self._volume_calls = {}, {}
         self.lives.append(Life(at, wall, facts, is_whole, end=at))
 
@@ -204,6 +222,8 @@ class _Reader:
                 return  # by its caller: until then it had no answer
             call.ended, call.ok = entry.at, body.get("ok")
             call.error = error_of(call.method, body)
+            if call.error is None and call.method in _MAKERS:
+                check_made(call.ok)
 
     def add_reading(self, life: Life, entry: Entry) -> None:
         method, _, name = entry.key.partition(":")

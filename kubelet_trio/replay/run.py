@@ -11,11 +11,12 @@ from pathlib import Path
 import trio
 from trio.testing import MockClock
 
-from kubelet_trio.recorder import read_recording
+from kubelet_trio.model import without_chance
+from kubelet_trio.recorder import RecordingError, read_recording
 from kubelet_trio.replay.journal import Journal
 from kubelet_trio.replay.life import ReplayedLife
 from kubelet_trio.replay.recorded import Life, Recording, read_lives
-from kubelet_trio.replay.seams import ReplayClock
+from kubelet_trio.replay.seams import MemoryCgroups, ReplayClock
 from kubelet_trio.replay.types import Decision, Replay
 
 TOLERANCE = 2.0  # s
@@ -93,6 +94,7 @@ class Show:
         self._tolerance = tolerance
         self._clock = ReplayClock()
         self._journal = Journal(self._clock.wall, pod=pod, on_decision=on_decision)
+        self._cgroups = MemoryCgroups()
         self._notes: dict[str, None] = {}
         self._ended = 0.0  # virtual
 
@@ -127,17 +129,33 @@ class Show:
         if self._until is not None:
             end = min(end, life.start + self._until - life.wall)
         self._journal.open()
-        replayed = ReplayedLife(life, self._top, self._clock, self._journal, self._tolerance)
+        replayed = ReplayedLife(
+            life, self._top, self._clock, self._cgroups, self._journal, self._tolerance
+        )
         # A clock of its own: an agent that is ended needs some time, which is none of the next.
         clock = MockClock(autojump_threshold=0)
         clock.jump(life.start)
-        trio.run(_until, end, replayed.run, clock=clock)
+        try:
+            trio.run(_until, end, replayed.run, clock=clock)
+        except BaseExceptionGroup as group:
+            # An input that is refused when its time comes.
+            refused, rest = group.split(RecordingError)
+            if refused is None or rest is not None:
+                raise
+            raise _first(refused) from None
         divergence = self._journal.divergence
         self._ended = end if divergence is None else min(end, clock.current_time())
         self._notes |= dict.fromkeys(replayed.notes)
 
 
+def _first(group: BaseExceptionGroup[RecordingError]) -> RecordingError:
+    found = group.exceptions[0]
+    return _first(found) if isinstance(found, BaseExceptionGroup) else found
+
+
 async def _until(end: float, run: Callable[[], Awaitable[None]]) -> None:
+    # No jitter makes the replayed agent later than the recorded one, whatever that one's was.
+    without_chance()
     with trio.move_on_at(end):
         await run()
 

@@ -9,6 +9,7 @@ Reading calls give what the runtime had at the time (see `observed`).
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -30,6 +31,7 @@ from kubelet_trio.replay.journal import Journal
 from kubelet_trio.replay.matching import (
     CPUSETS,
     FREE,
+    Failures,
     Ledger,
     Owners,
     Subject,
@@ -42,6 +44,9 @@ from kubelet_trio.replay.recorded import Life, RecordedCall
 # Above the largest PID of Linux: no process of this machine has one.
 FIRST_PID = 1 << 23
 _RUNNING = v1.ContainerState.CONTAINER_RUNNING
+
+# Seconds that the list of a pod may take: what was recorded by then is the answer.
+_LATENCY = 0.5
 
 M = TypeVar("M")
 E = TypeVar("E", v1.PodSandbox, v1.Container)
@@ -61,6 +66,7 @@ class ReplayRuntime(AbsentCalls):
         tolerance: seconds that a call may be early or late.
         """
         self.ledger = Ledger(life.calls, owners)
+        self._failures = Failures(life, owners)
         self._life = life
         self._observed = observed
         self._owners = owners
@@ -92,9 +98,12 @@ class ReplayRuntime(AbsentCalls):
             await self._refuse(subject, now)
         assert call is not None
         allowed = tolerance_of(subject.method, self._tolerance)
+        if call.began - now > allowed + self._failures.spread(subject.owner.uid, call.began):
+            await self._hold(call, subject)
         self._compare(call, subject, now, allowed)
         # The recorded end, if it is near: so the two agents do not drift apart.
-        is_near = abs(now - call.began) <= self._tolerance
+        spread = self._failures.spread(subject.owner.uid, call.began)
+        is_near = -spread <= now - call.began + self._tolerance <= 2 * self._tolerance
         await self._wait(call.ended if is_near else now + call.ended - call.began, subject)
         for each in objects:
             self._touched[each] = max(call.began, self._touched.get(each, -math.inf))
@@ -107,11 +116,28 @@ class ReplayRuntime(AbsentCalls):
         """Diverge by a call that was not recorded, and hang.
 
         Just before the end of the recording it does not diverge: the recorded agent, whose steps
-        take time, may have made the call when nothing was recorded any more.
+        take time, may have made the call when nothing was recorded any more. Neither if the agent
+        gives the call up soon: the recorded one may have learned in time why.
         """
         if now <= self._life.end - tolerance_of(subject.method, self._tolerance):
-            self._journal.diverge(now, subject.owner.uid, "nothing of the kind", subject.words)
+            found = now, subject.owner.uid, "nothing of the kind", subject.words
+            self._journal.suspected[id(subject)] = found
+            try:
+                await self._wait(now + self._tolerance, subject)
+                self._journal.diverge(*found)
+            finally:
+                del self._journal.suspected[id(subject)]
         await self._wait(math.inf, subject)
+
+    async def _hold(self, call: RecordedCall, subject: Subject) -> None:
+        """Wait with a call that comes too early; one that is given up meanwhile is not made."""
+        is_held = False
+        try:
+            await self._wait(trio.current_time() + self._tolerance, subject)
+            is_held = True
+        finally:
+            if not is_held:
+                self.ledger.give_back(call)
 
     async def _wait(self, until: float, subject: Subject) -> None:
         """Wait for the end of a call. Raises `RuntimeUnavailableError` at that of the replay."""
@@ -129,7 +155,7 @@ class ReplayRuntime(AbsentCalls):
             return
         recorded = self.ledger.subjects[call.number]
         uid, early = subject.owner.uid, call.began - now
-        if early > allowed:
+        if early > allowed + self._failures.spread(uid, call.began):
             text = f"{recorded.words} {early:.1f} s later"
             self._journal.diverge(now, uid, text, subject.words)
         elif not same_detail(recorded, subject):
@@ -329,6 +355,8 @@ class ReplayRuntime(AbsentCalls):
 
     async def _status(self, method: str, object_id: str) -> Mapping[str, Any]:
         await trio.lowlevel.checkpoint()
+        if (away := self._observed.outage(trio.current_time())) is not None:
+            raise away
         history = self._observed.objects(method).get(object_id)
         if history is None or not self._exists(object_id, history):
             raise RuntimeObjectNotFoundError(method, f'"{object_id}": not found')
@@ -393,7 +421,7 @@ class ReplayRuntime(AbsentCalls):
         return await self._list("list_containers", v1.Container, uid)
 
     async def _list(self, method: str, kind: type[E], uid: PodUid | None) -> Listing[E]:
-        await trio.lowlevel.checkpoint()
+        await self._wait(self._answered_at(method, uid), self._subject(method))
         failure = self._observed.failure(method, uid or "", trio.current_time())
         if failure is not None:
             raise failure
@@ -412,6 +440,16 @@ class ReplayRuntime(AbsentCalls):
             if entry is not None and self._exists(object_id, history):
                 found[object_id] = entry
         return Listing(found)
+
+    def _answered_at(self, method: str, uid: PodUid | None) -> float:
+        """Return when a list that is asked for now is answered."""
+        if uid is None:
+            return self._observed.first_lists.get(method, -math.inf)
+        times = self._observed.pod_lists.get((method, uid), ())
+        now = trio.current_time()
+        index = bisect_right(times, now)
+        is_near = index < len(times) and times[index] <= now + _LATENCY
+        return times[index] if is_near else -math.inf
 
     def _entry(self, object_id: str, history: ObjectHistory, kind: type[E]) -> E | None:
         """Return an object as a list has it, with the newest state."""
@@ -435,11 +473,17 @@ class ReplayRuntime(AbsentCalls):
     # The runtime itself
 
     async def _read(self, method: str, name: str = "", touched: float = -math.inf) -> Any:
-        """Return what a reading call answered at this time, None if it was never made."""
+        """Return what a reading call answered at this time, None if it was never made.
+
+        It is not answered before the first answer that was recorded.
+        """
         await trio.lowlevel.checkpoint()
         versions = self._observed.others.get((method, name))
-        index = versions.at(trio.current_time(), touched) if versions is not None else None
-        if versions is None or index is None:
+        if versions is None or not versions.readings:
+            return None
+        await self._wait(versions.times[0], self._subject(method))
+        index = versions.at(trio.current_time(), touched)
+        if index is None:
             return None
         reading = versions.readings[index]
         if reading.error is not None:

@@ -1,13 +1,11 @@
 """The pods and objects that a recorded agent was to run, as a source of a replayed one.
 
-What would reach out of the replay is changed on the way: paths of the host become paths in the
-replay's directory, and volumes that need a daemon or a token of the cluster become empty ones.
+What would reach out of the replay is changed on the way: see `places`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -18,18 +16,8 @@ from trio_util import AsyncValue
 from kubelet_trio.model import Latest, PodUid
 from kubelet_trio.objects import KINDS, ApiObject
 from kubelet_trio.recorder import Entry, read_body
-from kubelet_trio.replay.mounts import CSI
+from kubelet_trio.replay.places import Places
 from kubelet_trio.sources import SourceProblem, SourceSnapshot
-
-# What needs nothing but the agent, its mounts and its objects.
-_PLAIN = frozenset(
-    {
-        *("emptyDir", "configMap", "secret", "projected", "downwardAPI", "hostPath", "nfs"),
-        *("persistentVolumeClaim", "ephemeral", "image"),
-    }
-)
-# Of projected volumes: the API server issues them.
-_ISSUED = ("serviceAccountToken", "clusterTrustBundle", "podCertificate")
 
 
 class ReplaySource:
@@ -58,16 +46,15 @@ class ReplaySource:
 class Wanted:
     """What is wanted as of now; `apply` takes an entry, `deliver` passes all of it on."""
 
-    def __init__(self, names: Sequence[str], top: Path) -> None:
+    def __init__(self, names: Sequence[str], places: Places) -> None:
         """Args:
         names: of the sources.
-        top: the replay's directory.
+        places: change what would reach out.
         """
         # Of two pods with one UID the first source's runs; the API server is the last.
         ordered = sorted(names or ["file"], key=lambda name: (name == "api", name))
         self.sources = tuple(ReplaySource(name) for name in ordered)
-        self.notes: dict[str, None] = {}  # in order, each once
-        self._top = top
+        self._places = places
         self._pods: dict[str, dict[str, Pod]] = {name: {} for name in ordered}
         self._objects: dict[str, ApiObject] = {}
         self._all_ready = False
@@ -81,7 +68,7 @@ class Wanted:
         if not entry.body:
             pods.pop(uid, None)
             return "not wanted any more"
-        was, pods[uid] = pods.get(uid), self._pod(read_body(entry.body))
+        was, pods[uid] = pods.get(uid), _pod(self._places.pod(read_body(entry.body)))
         self._has_pods = True
         meta = pods[uid].metadata
         if meta is not None and meta.deletionTimestamp:
@@ -102,7 +89,8 @@ class Wanted:
         elif kind in KINDS:
             body = read_body(entry.body)
             if kind == "PersistentVolume":
-                self._volume(body.get("metadata", {}).get("name", ""), body.get("spec") or {})
+                name = body.get("metadata", {}).get("name", "")
+                self._places.volume(name, body.get("spec") or {})
             self._objects[entry.key] = msgspec.convert(body, KINDS[kind], strict=False)
 
     def deliver(self) -> None:
@@ -122,51 +110,6 @@ class Wanted:
                 )
             )
 
-    # What would reach out of the replay
 
-    def _pod(self, content: dict[str, Any]) -> Pod:
-        body = content.get("spec") or {}
-        # Only root may give files to other groups.
-        (body.get("securityContext") or {}).pop("fsGroup", None)
-        for volume in body.get("volumes") or ():
-            self._volume(volume["name"], volume)
-        return msgspec.convert(content, Pod, strict=False)
-
-    def _volume(self, name: str, volume: dict[str, Any]) -> None:
-        """Change a volume of a pod, or the spec of a PersistentVolume, in place."""
-        if (path := volume.pop("local", None) or volume.get("hostPath")) is not None:
-            volume["hostPath"] = self._host_path(path)
-        for part in (volume.get("projected") or {}).get("sources") or ():
-            for issued in _ISSUED:
-                part.pop(issued, None)
-        if (driven := volume.pop("csi", None)) is not None:
-            handle = driven.get("volumeHandle") or ""
-            volume["nfs"] = {"server": f"{CSI}{driven.get('driver')}", "path": f"/{handle}"}
-        for kind in _foreign(volume):
-            volume.pop(kind)
-            if "persistentVolumeReclaimPolicy" in volume:
-                volume["hostPath"] = self._host_path({"path": f"/{name}"})
-            else:
-                volume["emptyDir"] = {}
-            self.notes[f"volume {name} ({kind}) is taken as set up"] = None
-
-    def _host_path(self, host_path: dict[str, Any]) -> dict[str, Any]:
-        path = self._top / "host" / str(host_path.get("path", "")).lstrip("/")
-        kind = host_path.get("type") or ""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if kind.startswith("File"):
-            path.touch()
-        else:
-            path.mkdir(parents=True, exist_ok=True)
-        is_plain = kind.startswith(("File", "Directory"))
-        return {"path": str(path), "type": kind if is_plain else ""}
-
-
-def _foreign(volume: dict[str, Any]) -> Iterator[str]:
-    """Yield the kind of a volume if it needs what a replay does not have."""
-    settings = ("name", "accessModes", "capacity", "claimRef", "mountOptions", "nodeAffinity")
-    rest = ("persistentVolumeReclaimPolicy", "storageClassName", "volumeMode")
-    for kind, value in list(volume.items()):
-        is_kind = isinstance(value, dict) and kind not in (*settings, *rest)
-        if is_kind and kind not in _PLAIN and kind != "volumeAttributesClassName":
-            yield kind
+def _pod(content: dict[str, Any]) -> Pod:
+    return msgspec.convert(content, Pod, strict=False)

@@ -37,6 +37,12 @@ if TYPE_CHECKING:
     from kubelet_trio.sources.edit import Edit, edited
     from kubelet_trio.sources.http import HttpSource
     from kubelet_trio.sources.slice_files import SliceFiles
+    from kubelet_trio.sources.validation import (
+        syntax,
+        validate_ephemeral,
+        validate_object,
+        validate_pod,
+    )
 
 ADOPTED_FILE = "adopted.json"  # below the root directory: see `adoption.store`
 
@@ -53,6 +59,11 @@ _DEFERRED = {
     "Edit": "edit",
     "HttpSource": "http",
     "edited": "edit",
+    # For what another agent has written down.
+    "syntax": "validation",
+    "validate_ephemeral": "validation",
+    "validate_object": "validation",
+    "validate_pod": "validation",
 }
 
 __all__ = [
@@ -90,6 +101,10 @@ __all__ = [
     "merge",
     "none_known",
     "run_merge",
+    "syntax",
+    "validate_ephemeral",
+    "validate_object",
+    "validate_pod",
     "with_overhead",
 ]
 

@@ -118,6 +118,7 @@ async def test_lists_are_noted_by_their_changes(recorder: Recorder, directory: P
         for key, body in reads
     ]
     assert found == [
+        ("list_pod_sandboxes:", [], []),  # the first
         ("list_pod_sandboxes:", [first, second], []),
         ("list_pod_sandboxes:u1", [], [first]),
         ("list_pod_sandboxes:", "RuntimeCallError", None),

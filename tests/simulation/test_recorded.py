@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import random
 import re
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +16,7 @@ from kubelet_trio.model import ContainerId
 from kubelet_trio.recorder import write_recording
 from kubelet_trio.replay import replay_recording
 from tests.simulation.agent_machine import AgentMachine
-from tests.simulation.manifests import Wish
+from tests.simulation.manifests import NAMES, Wish
 from tests.simulation.profile import run_machine
 from tests.simulation.recorded import SIZE
 from tests.simulation.stepper import Stepper
@@ -108,3 +112,85 @@ def test_containers_that_die(tmp_path: Path) -> None:
         world.run.sleep(30)
 
     assert replayed(tmp_path, story) == 1
+
+
+def test_a_sandbox_that_dies_is_found_by_a_relist(tmp_path: Path) -> None:
+    """Also soon after the pod has started, when its calls could explain a change."""
+
+    def story(world: World) -> None:
+        for after in (3.0, 12.0, 31.0):
+            world.write("alpha", Wish(("run",), sidecar=True, note=int(after)))
+            world.run.sleep(after)
+            (sandbox,) = (s for s in world.runtime.sandboxes.values() if s.ready)
+            world.run.call(world.runtime.kill_sandbox, sandbox.id)
+            world.run.sleep(40)
+
+    assert replayed(tmp_path, story) == 1
+
+
+@pytest.mark.parametrize("down_at", [1.30, 1.45, 1.55, 1.95, 2.05, 2.15])
+def test_a_start_that_an_outage_cuts_off(tmp_path: Path, down_at: float) -> None:
+    """Whether the container started is seen when the runtime is back."""
+
+    def story(world: World) -> None:
+        world.write("alpha", Wish(("run",), sidecar=True))
+        world.run.sleep(down_at)
+        world.run.call(world.runtime.go_down)
+        world.run.sleep(7)
+        world.run.call(world.runtime.restart)
+        world.run.sleep(40)
+
+    assert replayed(tmp_path, story) == 1
+
+
+WISHES = (
+    Wish(("run",)),
+    Wish(("run",), sidecar=True),
+    Wish(("run", "exit-1-after-3")),
+    Wish(("exit-0-after-2",), policy="OnFailure"),
+    Wish(("run",), init="exit-0-after-2", grace=2),
+    Wish(("missing",)),
+    Wish(("stubborn",), grace=2),
+)
+
+
+def anything(world: World, seed: int) -> None:
+    """Let a few things happen that happen on nodes."""
+    draw = random.Random(seed)
+
+    def write() -> None:
+        world.write(draw.choice(NAMES), replace(draw.choice(WISHES), note=draw.randrange(3)))
+
+    def container_dies() -> None:
+        if alive := world.runtime.alive():
+            world.run.call(world.runtime.kill, draw.choice(alive).id, draw.choice((0, 1, 137)))
+
+    def sandbox_dies() -> None:
+        if ready := [s for s in world.runtime.sandboxes.values() if s.ready]:
+            world.run.call(world.runtime.kill_sandbox, draw.choice(ready).id)
+
+    def runtime_goes_down() -> None:
+        world.run.call(world.runtime.go_down)
+        world.run.sleep(draw.choice((0.5, 4.0, 25.0)))
+        world.run.call(world.runtime.restart)
+
+    def agent_is_killed() -> None:
+        world.kill()
+        world.run.sleep(draw.choice((0.0, 1.0, 40.0)))
+        world.start()
+
+    def remove() -> None:
+        world.remove(draw.choice(NAMES))
+
+    things = (write, write, write, container_dies, sandbox_dies, runtime_goes_down)
+    for _ in range(8):
+        draw.choice((*things, agent_is_killed, remove))()
+        world.run.sleep(draw.choice((0.5, 1.5, 5.0, 12.0, 35.0)))
+
+
+SEEDS = int(os.environ.get("KUBELET_TRIO_REPLAY_SEEDS", "6"))
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_an_agent_decides_again_as_it_did(tmp_path: Path, seed: int) -> None:
+    replayed(tmp_path, partial(anything, seed=seed))

@@ -125,6 +125,11 @@ def encode_pod_record(record: PodRecord) -> bytes:
     return RECORD.encode(record)
 
 
+def decode_pod_record(content: bytes, path: str) -> PodRecord:
+    """Return the record of a file's content. Raises as `StateForm.decode`."""
+    return RECORD.decode(content, path)
+
+
 def read_pod_records(pods_dir: Path) -> list[tuple[PodUid, bytes]]:
     """Return the records as they are on disk now, whatever is in them. Blocks. Raises OSError."""
     found = []

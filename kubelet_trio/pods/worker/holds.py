@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import trio
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.model import Backoff, PodKey, PodUid, get_logger, pod_object_ref, spec
+from kubelet_trio.model import Backoff, PodKey, PodUid, chance, get_logger, pod_object_ref, spec
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.steps.executor import FailedStarts
 from kubelet_trio.pods.types import Hold, WaitingReason
@@ -19,6 +18,7 @@ log = get_logger()
 # Retries of a step that failed: quick at first, upstream's 10 s at the most.
 RETRY_BASE = 1.0
 RETRY_CAP = 10.0
+JITTER = 0.5  # the largest share of a delay that is added to it
 # The longest that a container may be held back: above the 300 s of the image pull back-off.
 _HOLD_MAX = 330.0
 _POD = ""
@@ -80,13 +80,13 @@ class Holds:
 
     def _next_delay(self, name: str) -> float:
         if name not in self._backoffs:
-            self._backoffs[name] = Backoff(RETRY_BASE, RETRY_CAP, jitter=0.5)
+            self._backoffs[name] = Backoff(RETRY_BASE, RETRY_CAP, jitter=JITTER)
         return self._backoffs[name].next_delay()
 
 
 def jittered(seconds: float) -> float:
     """Lengthen a delay at random, so that many workers do not act at the same moment."""
-    return seconds * random.uniform(1.0, 1.5)
+    return seconds * (1.0 + JITTER * chance())
 
 
 @dataclass(slots=True)
