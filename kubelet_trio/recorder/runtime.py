@@ -265,8 +265,11 @@ class RecordedRuntime:
     ) -> str:
         """Pull an image and return its ref. No deadline. Raises `ImagePullError`."""
         # Whether there are credentials, and nothing of them.
-        request: _Fields = {"image": image, "auth": None if auth is None else {}}
-        request["sandbox"] = {"metadata": sandbox.metadata}  # whose it is
+        request: _Fields = {
+            "image": image,
+            "auth": None if auth is None else {},
+            "sandbox": {"metadata": sandbox.metadata},  # whose it is
+        }
         call = self._runtime.pull_image(image, auth, sandbox)
         return await self._change("pull_image", request, call)
 

@@ -71,7 +71,7 @@ class ReplayManagers:
             (root_dir / name).write_bytes(body)
         try:
             return load_managers(settings.managers, root_dir, lambda: machine)
-        except ManagerStateError as exc:
+        except (ManagerStateError, OSError) as exc:
             raise RecordingError(f"CHECKPOINT: {exc}") from exc
 
     def notes(self, told: AgentSettings) -> Iterator[str]:
