@@ -37,6 +37,7 @@ from kubelet_trio.replay.matching import (
     tolerance_of,
 )
 from kubelet_trio.replay.observed import ObjectHistory, Observed, state_of, with_state
+from kubelet_trio.replay.places import touch_log
 from kubelet_trio.replay.reads import RuntimeReads
 from kubelet_trio.replay.recorded import Life, RecordedCall
 
@@ -491,12 +492,6 @@ class ReplayRuntime(RuntimeReads):
             return read_message(v1.Image, content)
         is_known = ("image_status", name) in self._observed.others
         return v1.Image(id=name, repo_tags=[name]) if not is_known or touched > 0 else None
-
-
-def touch_log(path: Path) -> None:
-    """Make the log of a container: the files say how often it has started."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch()
 
 
 def _pod(config: v1.PodSandboxConfig) -> dict[str, Any]:
