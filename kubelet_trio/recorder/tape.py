@@ -25,6 +25,7 @@ from kubelet_trio.recorder.bodies import (
     list_body,
 )
 from kubelet_trio.recorder.format import Entry, Kind, encode_frame
+from kubelet_trio.recorder.unseen import UnseenCalls
 
 _MOST_KEYS = 50_000  # of one kind; the oldest are forgotten
 
@@ -60,6 +61,7 @@ class Tape:
         # By method and id: the entries of lists, of which a snapshot has one entry each.
         self._listed: dict[str, dict[str, bytes]] = {}
         self._wanted: dict[str, int] = {}  # hashes of what counts of the desired pods
+        self._unseen = UnseenCalls()
 
     def entries(self, note: Note) -> Iterator[Entry]:
         """Yield the entries that a note makes: one, or none if it brings nothing new."""
@@ -74,8 +76,20 @@ class Tape:
                 body, told = encode_pod(note.content)
             else:
                 body = told = _encode(note)
+            if note.kind is Kind.READ and not isinstance(note.content[0], Failure):
+                self._unseen.see(note.key.partition(":")[2])
             if self._is_news(note, body, told):
                 yield Entry(note.at, note.kind, note.key, body)
+            # By now it is written: a segment that it began has it after its snapshot.
+            self._keep_call(note, body)
+
+    def _keep_call(self, note: Note, body: bytes) -> None:
+        if note.kind is Kind.CALL:
+            number, request = note.content
+            self._unseen.begin(str(number), note.key, request, body)
+        elif note.kind is Kind.ANSWER:
+            (answer,) = note.content
+            self._unseen.end(note.key, None if isinstance(answer, Failure) else answer, body)
 
     def snapshot(
         self, at: float, start: Callable[[bool], bytes], records: Sequence[tuple[str, bytes]]
@@ -114,6 +128,7 @@ class Tape:
                     yield kind, f"{method}:", list_body(list(listed.values()), ())
             for key, body in last.items():
                 yield kind, key, body
+        yield from self._unseen.entries()
 
     def _is_news(self, note: Note, body: bytes, told: bytes) -> bool:
         """Keep a body as the last of its key; return whether it says something new.
@@ -141,12 +156,14 @@ class Tape:
         is_mended = self._last[Kind.READ].pop(note.key, None) is not None
         bodies = []
         for entry in news.entries:
+            self._unseen.see(entry.id)
             body = encode_entry_of_list(entry)
             if listed.get(entry.id) != body:
                 listed[entry.id] = body
                 bodies.append(body)
         gone = [id_ for id_ in news.gone if listed.pop(id_, None) is not None]
         for id_ in gone:
+            self._unseen.see(id_)
             self._forget_object(id_)
         if bodies or gone or is_mended or news.is_first:
             body = list_body(bodies, gone, is_first=news.is_first)

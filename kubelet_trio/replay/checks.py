@@ -15,7 +15,6 @@ import msgspec
 from lightkube.models.core_v1 import EphemeralContainer, Pod, PodStatus
 
 from kubelet_trio.cri import v1
-from kubelet_trio.model import pod_uid
 from kubelet_trio.objects import DOCUMENT_KINDS, KINDS, ApiObject
 from kubelet_trio.pods import decode_pod_record
 from kubelet_trio.recorder import Entry, Kind, read_body, read_message
@@ -222,8 +221,9 @@ def _wanted(entry: Entry) -> None:
 
 
 def _pod(pod: Pod, uid: str, where: str = "") -> None:
-    if pod_uid(pod) != uid:
-        raise FieldProblemError(f"{where}metadata.uid: {pod_uid(pod)!r} is not that of its key")
+    found = pod.metadata.uid if pod.metadata is not None else None
+    if found != uid:
+        raise FieldProblemError(f"{where}metadata.uid: {found!r} is not that of its key")
     _first(validate_pod(pod), where)
     _ephemeral(pod, (pod.spec.ephemeralContainers if pod.spec else None) or (), "ephemeral")
 

@@ -23,10 +23,10 @@ from kubelet_trio.replay.managers import ReplayManagers
 from kubelet_trio.replay.matching import Owners
 from kubelet_trio.replay.mounts import ReplayMounter, may_wait
 from kubelet_trio.replay.observed import Observed, observe, surprises
-from kubelet_trio.replay.places import Places, log_place
+from kubelet_trio.replay.places import Places, log_place, touch_log
 from kubelet_trio.replay.recorded import Life
 from kubelet_trio.replay.requests import ReplayRequests
-from kubelet_trio.replay.runtime import ReplayRuntime, touch_log
+from kubelet_trio.replay.runtime import ReplayRuntime
 from kubelet_trio.replay.script import ReplayScript
 from kubelet_trio.replay.seams import (
     MemoryCgroups,

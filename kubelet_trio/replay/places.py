@@ -94,6 +94,12 @@ def log_place(logs: Path, recorded: str) -> Path | None:
     return logs.joinpath(*parts) if is_log and "\0" not in recorded else None
 
 
+def touch_log(path: Path) -> None:
+    """Make the log of a container: the files say how often it has started."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+
+
 def _foreign(volume: dict[str, Any]) -> Iterator[str]:
     """Yield the kind of a volume if it needs what a replay does not have."""
     settings = ("name", "accessModes", "capacity", "claimRef", "mountOptions", "nodeAffinity")

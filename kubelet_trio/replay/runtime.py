@@ -26,7 +26,6 @@ from kubelet_trio.cri import (
 )
 from kubelet_trio.model import ContainerId, PodUid, SandboxId
 from kubelet_trio.recorder import read_message
-from kubelet_trio.replay.absent import AbsentCalls
 from kubelet_trio.replay.journal import Journal
 from kubelet_trio.replay.matching import (
     CPUSETS,
@@ -39,6 +38,8 @@ from kubelet_trio.replay.matching import (
     tolerance_of,
 )
 from kubelet_trio.replay.observed import ObjectHistory, Observed, state_of, with_state
+from kubelet_trio.replay.places import touch_log
+from kubelet_trio.replay.reads import RuntimeReads
 from kubelet_trio.replay.recorded import Life, RecordedCall
 
 # Above the largest PID of Linux: no process of this machine has one.
@@ -52,7 +53,7 @@ M = TypeVar("M")
 E = TypeVar("E", v1.PodSandbox, v1.Container)
 
 
-class ReplayRuntime(AbsentCalls):
+class ReplayRuntime(RuntimeReads):
     """A `cri.Runtime` of one recorded life. `ledger` has the calls that are left."""
 
     def __init__(
@@ -490,26 +491,6 @@ class ReplayRuntime(AbsentCalls):
             raise reading.error
         return reading.ok
 
-    async def version(self) -> v1.VersionResponse:
-        content = await self._read("version")
-        if content is None:
-            return v1.VersionResponse(
-                version="0.1.0", runtime_name="recorded", runtime_api_version="v1"
-            )
-        return read_message(v1.VersionResponse, content)
-
-    async def status(self) -> v1.StatusResponse:
-        content = await self._read("status")
-        if content is None:
-            words = ("RuntimeReady", "NetworkReady")
-            conditions = [v1.RuntimeCondition(type=word, status=True) for word in words]
-            return v1.StatusResponse(status=v1.RuntimeStatus(conditions=conditions))
-        return read_message(v1.StatusResponse, content)
-
-    async def cgroup_driver(self) -> v1.CgroupDriver | None:
-        content = await self._read("cgroup_driver")
-        return None if content is None else v1.CgroupDriver(content)
-
     async def image_status(self, image: v1.ImageSpec) -> v1.Image | None:
         name = image.image
         touched = self._touched.get(name, -math.inf)
@@ -518,20 +499,6 @@ class ReplayRuntime(AbsentCalls):
             return read_message(v1.Image, content)
         is_known = ("image_status", name) in self._observed.others
         return v1.Image(id=name, repo_tags=[name]) if not is_known or touched > 0 else None
-
-    async def list_images(self) -> list[v1.Image]:
-        content = await self._read("list_images")
-        entries = content.get("entries", ()) if isinstance(content, dict) else content
-        return [read_message(v1.Image, each) for each in entries or ()]
-
-    async def sandbox_image(self) -> str:
-        return str(await self._read("sandbox_image") or "")
-
-
-def touch_log(path: Path) -> None:
-    """Make the log of a container: the files say how often it has started."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch()
 
 
 def _cpusets(config: v1.ContainerConfig) -> dict[str, str]:

@@ -91,6 +91,7 @@ UP = "../../../../../../../../tmp/kubelet-trio-escaped"
         (wanted("file/a_b"), "key: .*must be up to 128 letters"),
         (wanted("file/another"), "metadata.uid: '5c0d8ab6' is not that of its key"),
         (wanted(f"../{UID}x/{UID}"), "key: .* is no name of a source"),
+        (entry(Kind.WANTED, f"file/{UID}", {}), "metadata.uid: None is not that of its key"),
         (wanted(namespace=UP), "metadata.namespace"),
         (wanted(name="a/b"), "metadata.name"),
         (wanted(containers=[{"name": "..", "image": "x"}]), r"spec.containers\[0\].name"),

@@ -129,8 +129,12 @@ def test_an_agent_that_is_killed_and_started_again(node: Node) -> None:
     assert calls(found)[-1] == "start container web"
 
 
-def test_a_recording_whose_beginning_was_overwritten(node: Node) -> None:
-    """It begins with a later segment, as an agent that starts on what there is by then."""
+@pytest.mark.parametrize("kib", (200, 218, 236, 254, 256))
+def test_a_recording_whose_beginning_was_overwritten(node: Node, kib: int) -> None:
+    """It begins with a later segment, as an agent that starts on what there is by then.
+
+    Some begin between the calls that start a container.
+    """
     node.runtime = FakeRuntime(
         behave=lambda _c: Behaviour(exits_after=30.0, exit_code=1), status_lag=0.06
     )
@@ -140,7 +144,7 @@ def test_a_recording_whose_beginning_was_overwritten(node: Node) -> None:
         node.feed.put(pod)
         await trio.sleep(4000)
 
-    path = record(node, story, size=256 * 1024)
+    path = record(node, story, size=kib * 1024)
     assert b'"segment"' in next(read_recording(path)).body
     found = replay_recording(path)
     found.check()
