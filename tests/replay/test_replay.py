@@ -129,7 +129,7 @@ def test_an_agent_that_is_killed_and_started_again(node: Node) -> None:
     assert calls(found)[-1] == "start container web"
 
 
-@pytest.mark.parametrize("kib", (200, 218, 236, 254, 256))
+@pytest.mark.parametrize("kib", [200, 218, 236, 254, 256])
 def test_a_recording_whose_beginning_was_overwritten(node: Node, kib: int) -> None:
     """It begins with a later segment, as an agent that starts on what there is by then.
 
