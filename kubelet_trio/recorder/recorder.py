@@ -127,7 +127,9 @@ class Recorder:
         task_status.started()
         try:
             while True:
-                await self._news.wait_ring()
+                # A note rings only if it is the first: those that came during a write did not.
+                if not self._notes:
+                    await self._news.wait_ring()
                 await self.flush()
                 with trio.move_on_after(INTERVAL):
                     await self._hurry.wait_ring()
