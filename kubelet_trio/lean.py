@@ -35,6 +35,7 @@ _PACKAGE = __name__.partition(".")[0]
 _FUNCTION = 0x1 | 0x2  # CO_OPTIMIZED | CO_NEWLOCALS: not the body of a class or module
 # Of a class: where there is none, `dataclasses` would write the signature there, by `inspect`.
 _LEFT_OUT = "-"
+_IMPLEMENTATION = {"cpython": "CPython", "pypy": "PyPy"}.get(sys.implementation.name, "")
 _LOAD, _STORE = opmap["LOAD_CONST"], opmap["STORE_NAME"]
 
 
@@ -69,10 +70,21 @@ def import_libraries() -> None:
     # no message here has a field of the types of decimal and uuid.
     with _absent("better_exceptions", "colorama", "greenlet", "twisted"):
         no_pickle = _in_place_of("pickle", PicklingError=type("PicklingError", (Exception,), {}))
+        # Of structlog's defaults only a program without a configuration of its own needs these.
+        console = {"ConsoleRenderer": _Console, "_has_colors": True, "set_exc_info": _note_error}
+        no_colours = _in_place_of("structlog.dev", **console)
+        no_frames = _in_place_of("structlog.tracebacks", ExceptionDictTransformer=_Unused)
         no_decimal = _in_place_of("decimal", Decimal=type("Decimal", (), {}))
         kinds = {"UUID": type("UUID", (), {}), "SafeUUID": type("SafeUUID", (), {"unknown": None})}
         no_uuid = _in_place_of("uuid", **kinds)
-        with no_pickle, no_decimal, no_uuid, _in_place_of("typing_extensions", **_TYPES):
+        with (
+            no_pickle,
+            no_decimal,
+            no_uuid,
+            no_colours,
+            no_frames,
+            _in_place_of("typing_extensions", **_TYPES),
+        ):
             # Only named by others; whoever uses one gets it.
             defer("msgspec.inspect", "attrs.validators", "structlog.stdlib")
             _defer_but("attr.validators", instance_of=_instance_of)  # for outcome
@@ -85,7 +97,11 @@ def import_libraries() -> None:
     name = "trio_util._trio_async_generator"  # asynchronous generators are Python's own
     no_generators = _in_place_of(name, trio_async_generator=_LeftOut)
     importlib.import_module("ctypes")
-    with no_dtls, no_generators, _in_place_of("ctypes.util", find_library=_library):
+    no_sorting = _in_place_of("sortedcontainers", SortedDict=_SortedDict)
+    # attrs asks for the name of this Python.
+    no_platform = _in_place_of("platform", python_implementation=lambda: _IMPLEMENTATION)
+    no_search = _in_place_of("ctypes.util", find_library=_library)
+    with no_dtls, no_generators, no_sorting, no_platform, no_search:
         import inotify_simple
         import trio
         import trio_util
@@ -93,11 +109,46 @@ def import_libraries() -> None:
     del betterproto2, inotify_simple, msgspec, structlog, trio, trio_util
 
 
+class _SortedDict(dict[Any, Any]):
+    """Stands for the one sorted dictionary of trio: it has those who wait for all to be idle."""
+
+    def keys(self) -> list[Any]:  # type: ignore[override]
+        return sorted(self)
+
+    def peekitem(self, index: int) -> tuple[Any, Any]:
+        key = self.keys()[index]
+        return key, self[key]
+
+
 _DTLS = ("DTLSChannel", "DTLSChannelStatistics", "DTLSEndpoint")
 
 
 class _LeftOut:
     """Stands in a library's names for what nobody here uses."""
+
+
+class _Console:
+    """Stands for structlog's renderer for terminals until something is written with it."""
+
+    def __init__(self, **options: Any) -> None:
+        self._options = options
+
+    def __call__(self, logger: Any, name: str, event: Any) -> Any:
+        from structlog.dev import ConsoleRenderer
+
+        return ConsoleRenderer(**self._options)(logger, name, event)
+
+
+def _note_error(logger: Any, name: str, event: Any) -> Any:
+    from structlog.dev import set_exc_info
+
+    return set_exc_info(logger, name, event)
+
+
+class _Unused(_LeftOut):
+    """Likewise, for what the library makes an instance of."""
+
+    def __init__(self, *_: object, **__: object) -> None: ...
 
 
 def _spare_inspect() -> None:
