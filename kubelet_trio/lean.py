@@ -29,7 +29,7 @@ from reprlib import recursive_repr
 from types import CodeType, CoroutineType, FunctionType, ModuleType
 from typing import Any, NotRequired, Required, Self, clear_overloads, get_type_hints
 
-from kubelet_trio._deferred import defer, spare_metadata
+from kubelet_trio._deferred import defer, defer_then, spare_metadata
 
 _PACKAGE = __name__.partition(".")[0]
 _FUNCTION = 0x1 | 0x2  # CO_OPTIMIZED | CO_NEWLOCALS: not the body of a class or module
@@ -65,6 +65,7 @@ def import_libraries() -> None:
     """
     _spare_inspect()
     spare_metadata()
+    defer_then("yaml", _spare_yaml)
     # structlog wants colours on Windows, and can keep its loggers from being pickled without what
     # pickles them. What msgspec and betterproto2 take of typing_extensions, `typing` has too, and
     # no message here has a field of the types of decimal and uuid.
@@ -179,6 +180,21 @@ def _is_coroutine_function(value: object) -> bool:
 
     inspect.isclass(value)  # by any other name it becomes the real one
     return inspect.iscoroutinefunction(value)
+
+
+def _spare_yaml() -> None:
+    """Drop the parser and the emitter in Python, where those in C do the same."""
+    import yaml
+    from yaml import emitter, parser, reader, scanner, serializer
+
+    if not yaml.__with_libyaml__:
+        return
+    yaml.SafeLoader, yaml.SafeDumper = yaml.CSafeLoader, yaml.CSafeDumper  # type: ignore[misc]
+    unused = emitter.Emitter, parser.Parser, reader.Reader, scanner.Scanner, serializer.Serializer
+    for cls in unused:
+        for name, value in list(vars(cls).items()):
+            if isinstance(value, FunctionType):
+                delattr(cls, name)
 
 
 def _defer_but(name: str, **names: object) -> None:
