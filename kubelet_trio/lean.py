@@ -44,6 +44,8 @@ def load_lean() -> None:
 
     Modules that are here already stay as they are.
     """
+    if "dataclasses" in sys.modules:  # else it would bring `inspect` along
+        _share_at_once()
     details = (ExtensionFileLoader, EXTENSION_SUFFIXES), (LeanLoader, SOURCE_SUFFIXES)
     sys.path_hooks.insert(0, FileFinder.path_hook(*details))
     sys.path_importer_cache.clear()
@@ -165,6 +167,7 @@ def _spare_inspect() -> None:
     import dataclasses
 
     dataclasses.inspect = _NoSignatures("inspect")  # type: ignore[attr-defined]
+    _share_at_once()
 
 
 def _state_of(coroutine: CoroutineType[Any, Any, Any]) -> str:
@@ -189,7 +192,7 @@ def _spare_yaml() -> None:
 
     if not yaml.__with_libyaml__:
         return
-    yaml.SafeLoader, yaml.SafeDumper = yaml.CSafeLoader, yaml.CSafeDumper  # type: ignore[misc]
+    vars(yaml).update(SafeLoader=yaml.CSafeLoader, SafeDumper=yaml.CSafeDumper)
     unused = emitter.Emitter, parser.Parser, reader.Reader, scanner.Scanner, serializer.Serializer
     for cls in unused:
         for name, value in list(vars(cls).items()):
@@ -372,12 +375,35 @@ def _drop_annotations(function: FunctionType) -> None:
         function = inner
 
 
+def _share_at_once() -> None:
+    """Let `dataclasses` take the shared methods, where it would compile those of each class.
+
+    Since Python 3.13 it compiles all of a class together.
+    """
+    import dataclasses
+
+    compiled = getattr(dataclasses, "_create_fn", None)
+    if compiled is None or compiled.__module__ == __name__:
+        return
+
+    def create(name: str, *args: Any, **options: Any) -> Any:
+        home = (options.get("globals") or {}).get("__name__", "")
+        if name in _SHARED and home.partition(".")[0] == _PACKAGE:
+            return _SHARED[name]
+        return compiled(name, *args, **options)
+
+    dataclasses._create_fn = create  # type: ignore[attr-defined]
+
+
 def share_methods(cls: type) -> None:
     """Replace methods that `dataclasses` has generated for this class alone."""
     for name, shared in _SHARED.items():
         method = vars(cls).get(name)
         method = getattr(method, "__wrapped__", method)  # of `recursive_repr`
-        if isinstance(method, FunctionType) and method.__code__.co_filename == "<string>":
+        is_generated = method in (shared, getattr(shared, "__wrapped__", shared)) or (
+            isinstance(method, FunctionType) and method.__code__.co_filename == "<string>"
+        )
+        if is_generated:
             setattr(cls, name, shared)
 
 
