@@ -10,6 +10,7 @@ thread between two looks for I/O, so that a busy machine changes little of it.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -39,7 +40,15 @@ class Scale:
     """One agent on one runtime, both with nothing before them."""
 
     def __init__(
-        self, base: Path, dead: int, images: int, *, events: bool = True, is_verbose: bool = False
+        self,
+        base: Path,
+        dead: int,
+        images: int,
+        *,
+        events: bool = True,
+        is_verbose: bool = False,
+        child: str = "bench.held",
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.base, self._is_verbose = base, is_verbose
         self.found: Figures = {}
@@ -59,7 +68,7 @@ class Scale:
         config.write_text(yaml.safe_dump(self._config(socket)))
         self._agent = subprocess.Popen(
             [
-                *(sys.executable, "-m", "bench.held", str(self._holds), "run"),
+                *(sys.executable, "-m", child, str(self._holds), "run"),
                 *("--config", str(config), "--root-dir", str(base / "root")),
                 *("--hostname-override", "node", "--keep-kernel-settings"),
                 # Who keeps remains for long is who has many.
@@ -67,6 +76,7 @@ class Scale:
             ],
             stdout=self._log.open("wb"),
             stderr=subprocess.STDOUT,
+            env=None if environment is None else {**os.environ, **environment},
         )
         self._meter = Meter(self._agent.pid)
 
@@ -111,13 +121,28 @@ class Scale:
         else:
             self.found[f"{name}: CPU ms a minute"] = 1e3 * cpu / QUIET * 60
 
-    def _holding(self) -> Figures:
-        """Return the figures of the loop since the last question."""
+    @property
+    def pid(self) -> int:
+        """The agent's."""
+        assert self._agent is not None
+        return self._agent.pid
+
+    def wait_started(self) -> None:
+        """Wait until the agent's tree runs."""
+        self._until(lambda: '"agent.started"' in self._log.read_text(), "the agent has started")
+
+    def told(self) -> dict[str, Any]:
+        """Return what the child tells at a signal."""
         assert self._agent is not None
         self._holds.unlink(missing_ok=True)
         self._agent.send_signal(signal.SIGUSR2)
         self._until(self._holds.exists, "the agent answers a signal")
-        told: dict[str, Any] = json.loads(self._holds.read_text())
+        found: dict[str, Any] = json.loads(self._holds.read_text())
+        return found
+
+    def _holding(self) -> Figures:
+        """Return the figures of the loop since the last question."""
+        told = self.told()
         if self._is_verbose:
             for task, held in told["longest"]:
                 click.echo(f"      {held:7.1f} ms  {task}", err=True)

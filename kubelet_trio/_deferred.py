@@ -73,6 +73,13 @@ def defer(*names: str) -> None:
         sys.modules[name] = module
 
 
+def defer_then(name: str, afterwards: Callable[[], None]) -> None:
+    """Defer a module, and call `afterwards` once it has run; not for one that is here already."""
+    if name not in sys.modules:
+        defer(name)
+        _afterwards[name] = afterwards
+
+
 def _find_spec(name: str) -> ModuleSpec | None:
     """Return a module's spec, without importing the packages that it is in."""
     package = name.rpartition(".")[0]

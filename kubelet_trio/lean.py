@@ -29,12 +29,13 @@ from reprlib import recursive_repr
 from types import CodeType, CoroutineType, FunctionType, ModuleType
 from typing import Any, NotRequired, Required, Self, clear_overloads, get_type_hints
 
-from kubelet_trio._deferred import defer, spare_metadata
+from kubelet_trio._deferred import defer, defer_then, spare_metadata
 
 _PACKAGE = __name__.partition(".")[0]
 _FUNCTION = 0x1 | 0x2  # CO_OPTIMIZED | CO_NEWLOCALS: not the body of a class or module
 # Of a class: where there is none, `dataclasses` would write the signature there, by `inspect`.
 _LEFT_OUT = "-"
+_IMPLEMENTATION = {"cpython": "CPython", "pypy": "PyPy"}.get(sys.implementation.name, "")
 _LOAD, _STORE = opmap["LOAD_CONST"], opmap["STORE_NAME"]
 
 
@@ -43,6 +44,8 @@ def load_lean() -> None:
 
     Modules that are here already stay as they are.
     """
+    if "dataclasses" in sys.modules:  # else it would bring `inspect` along
+        _share_at_once()
     details = (ExtensionFileLoader, EXTENSION_SUFFIXES), (LeanLoader, SOURCE_SUFFIXES)
     sys.path_hooks.insert(0, FileFinder.path_hook(*details))
     sys.path_importer_cache.clear()
@@ -64,15 +67,27 @@ def import_libraries() -> None:
     """
     _spare_inspect()
     spare_metadata()
+    defer_then("yaml", _spare_yaml)
     # structlog wants colours on Windows, and can keep its loggers from being pickled without what
     # pickles them. What msgspec and betterproto2 take of typing_extensions, `typing` has too, and
     # no message here has a field of the types of decimal and uuid.
     with _absent("better_exceptions", "colorama", "greenlet", "twisted"):
         no_pickle = _in_place_of("pickle", PicklingError=type("PicklingError", (Exception,), {}))
+        # Of structlog's defaults only a program without a configuration of its own needs these.
+        console = {"ConsoleRenderer": _Console, "_has_colors": True, "set_exc_info": _note_error}
+        no_colours = _in_place_of("structlog.dev", **console)
+        no_frames = _in_place_of("structlog.tracebacks", ExceptionDictTransformer=_Unused)
         no_decimal = _in_place_of("decimal", Decimal=type("Decimal", (), {}))
         kinds = {"UUID": type("UUID", (), {}), "SafeUUID": type("SafeUUID", (), {"unknown": None})}
         no_uuid = _in_place_of("uuid", **kinds)
-        with no_pickle, no_decimal, no_uuid, _in_place_of("typing_extensions", **_TYPES):
+        with (
+            no_pickle,
+            no_decimal,
+            no_uuid,
+            no_colours,
+            no_frames,
+            _in_place_of("typing_extensions", **_TYPES),
+        ):
             # Only named by others; whoever uses one gets it.
             defer("msgspec.inspect", "attrs.validators", "structlog.stdlib")
             _defer_but("attr.validators", instance_of=_instance_of)  # for outcome
@@ -85,7 +100,11 @@ def import_libraries() -> None:
     name = "trio_util._trio_async_generator"  # asynchronous generators are Python's own
     no_generators = _in_place_of(name, trio_async_generator=_LeftOut)
     importlib.import_module("ctypes")
-    with no_dtls, no_generators, _in_place_of("ctypes.util", find_library=_library):
+    no_sorting = _in_place_of("sortedcontainers", SortedDict=_SortedDict)
+    # attrs asks for the name of this Python.
+    no_platform = _in_place_of("platform", python_implementation=lambda: _IMPLEMENTATION)
+    no_search = _in_place_of("ctypes.util", find_library=_library)
+    with no_dtls, no_generators, no_sorting, no_platform, no_search:
         import inotify_simple
         import trio
         import trio_util
@@ -93,11 +112,46 @@ def import_libraries() -> None:
     del betterproto2, inotify_simple, msgspec, structlog, trio, trio_util
 
 
+class _SortedDict(dict[Any, Any]):
+    """Stands for the one sorted dictionary of trio: it has those who wait for all to be idle."""
+
+    def keys(self) -> list[Any]:  # type: ignore[override]
+        return sorted(self)
+
+    def peekitem(self, index: int) -> tuple[Any, Any]:
+        key = self.keys()[index]
+        return key, self[key]
+
+
 _DTLS = ("DTLSChannel", "DTLSChannelStatistics", "DTLSEndpoint")
 
 
 class _LeftOut:
     """Stands in a library's names for what nobody here uses."""
+
+
+class _Console:
+    """Stands for structlog's renderer for terminals until something is written with it."""
+
+    def __init__(self, **options: Any) -> None:
+        self._options = options
+
+    def __call__(self, logger: Any, name: str, event: Any) -> Any:
+        from structlog.dev import ConsoleRenderer
+
+        return ConsoleRenderer(**self._options)(logger, name, event)
+
+
+def _note_error(logger: Any, name: str, event: Any) -> Any:
+    from structlog.dev import set_exc_info
+
+    return set_exc_info(logger, name, event)
+
+
+class _Unused(_LeftOut):
+    """Likewise, for what the library makes an instance of."""
+
+    def __init__(self, *_: object, **__: object) -> None: ...
 
 
 def _spare_inspect() -> None:
@@ -113,6 +167,7 @@ def _spare_inspect() -> None:
     import dataclasses
 
     dataclasses.inspect = _NoSignatures("inspect")  # type: ignore[attr-defined]
+    _share_at_once()
 
 
 def _state_of(coroutine: CoroutineType[Any, Any, Any]) -> str:
@@ -128,6 +183,21 @@ def _is_coroutine_function(value: object) -> bool:
 
     inspect.isclass(value)  # by any other name it becomes the real one
     return inspect.iscoroutinefunction(value)
+
+
+def _spare_yaml() -> None:
+    """Drop the parser and the emitter in Python, where those in C do the same."""
+    import yaml
+    from yaml import emitter, parser, reader, scanner, serializer
+
+    if not yaml.__with_libyaml__:
+        return
+    vars(yaml).update(SafeLoader=yaml.CSafeLoader, SafeDumper=yaml.CSafeDumper)
+    unused = emitter.Emitter, parser.Parser, reader.Reader, scanner.Scanner, serializer.Serializer
+    for cls in unused:
+        for name, value in list(vars(cls).items()):
+            if isinstance(value, FunctionType):
+                delattr(cls, name)
 
 
 def _defer_but(name: str, **names: object) -> None:
@@ -305,12 +375,35 @@ def _drop_annotations(function: FunctionType) -> None:
         function = inner
 
 
+def _share_at_once() -> None:
+    """Let `dataclasses` take the shared methods, where it would compile those of each class.
+
+    Since Python 3.13 it compiles all of a class together.
+    """
+    import dataclasses
+
+    compiled = getattr(dataclasses, "_create_fn", None)
+    if compiled is None or compiled.__module__ == __name__:
+        return
+
+    def create(name: str, *args: Any, **options: Any) -> Any:
+        home = (options.get("globals") or {}).get("__name__", "")
+        if name in _SHARED and home.partition(".")[0] == _PACKAGE:
+            return _SHARED[name]
+        return compiled(name, *args, **options)
+
+    dataclasses._create_fn = create  # type: ignore[attr-defined]
+
+
 def share_methods(cls: type) -> None:
     """Replace methods that `dataclasses` has generated for this class alone."""
     for name, shared in _SHARED.items():
         method = vars(cls).get(name)
         method = getattr(method, "__wrapped__", method)  # of `recursive_repr`
-        if isinstance(method, FunctionType) and method.__code__.co_filename == "<string>":
+        is_generated = method in (shared, getattr(shared, "__wrapped__", shared)) or (
+            isinstance(method, FunctionType) and method.__code__.co_filename == "<string>"
+        )
+        if is_generated:
             setattr(cls, name, shared)
 
 

@@ -249,3 +249,16 @@ trio.run(trio.to_thread.run_sync, lambda: structlog.get_logger().info("said"))
 """)
     assert "'error' must be <class 'BaseException'>" in told
     assert "said" in told
+
+
+def test_yaml_is_read_and_written_without_its_parser_in_python() -> None:
+    told = run_lean("""
+import yaml
+print(yaml.safe_load("a: [1, {b: 2.5}]"), yaml.safe_dump({"a": [1, None]}), end="")
+try:
+    yaml.safe_load("a: [1")
+except yaml.YAMLError as failed:
+    print(type(failed).__name__, failed.problem_mark.line)
+print(hasattr(yaml.scanner.Scanner, "fetch_more_tokens"))
+""")
+    assert told == "{'a': [1, {'b': 2.5}]} a:\n- 1\n- null\nParserError 1\nFalse\n"

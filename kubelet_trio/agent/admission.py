@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -74,7 +73,7 @@ def admission_settings(
     max_pods: int = 110,
 ) -> AdmissionSettings:
     """Return the settings of this machine. Blocks. Raises ValueError for an invalid sysctl."""
-    arch = platform.machine()
+    arch = os.uname().machine
     return AdmissionSettings(
         marks=NodeMarks(
             {

@@ -40,7 +40,7 @@ from kubelet_trio.model.foreign import (
     stat_own,
 )
 from kubelet_trio.model.http import is_ip, system_tls, without_secrets, without_user
-from kubelet_trio.model.ids import ContainerId, PodKey, PodUid, SandboxId
+from kubelet_trio.model.ids import NOTHING, ContainerId, PodKey, PodUid, SandboxId
 from kubelet_trio.model.images import full_name
 from kubelet_trio.model.latest import Latest
 from kubelet_trio.model.logger import BoundLogger, get_logger, set_verbosity, set_vmodule
@@ -126,6 +126,7 @@ from kubelet_trio.model.tree import count_tree
 from kubelet_trio.model.turnstile import Slices, Turnstile
 from kubelet_trio.model.user_namespace import in_user_namespace, mapped_ids
 from kubelet_trio.model.versions import KUBELET_VERSION, KUBERNETES_VERSION
+from kubelet_trio.model.waited import LateEvent, Waited
 from kubelet_trio.model.watch import (
     FileChange,
     InotifyWatcher,
@@ -148,6 +149,7 @@ __all__ = [
     "KUBERNETES_VERSION",
     "LOG_LEVELS",
     "NANO",
+    "NOTHING",
     "PULLS",
     "REQUESTS",
     "RESIZES",
@@ -174,6 +176,7 @@ __all__ = [
     "FileChange",
     "Histogram",
     "InotifyWatcher",
+    "LateEvent",
     "Latest",
     "Meter",
     "ObjectRef",
@@ -192,6 +195,7 @@ __all__ = [
     "StateVersionError",
     "SystemClock",
     "Turnstile",
+    "Waited",
     "WallClock",
     "Wanted",
     "WatchPoints",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, NewType
+from typing import Any, NamedTuple, NewType
 
 PodUid = NewType("PodUid", str)
 SandboxId = NewType("SandboxId", str)
 ContainerId = NewType("ContainerId", str)
+
+# Python makes a new object of 216 bytes for each `frozenset()`, and a pod has several.
+NOTHING: frozenset[Any] = frozenset()
 
 
 class PodKey(NamedTuple):

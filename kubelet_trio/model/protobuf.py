@@ -269,6 +269,8 @@ _CONVERTERS: dict[str, _Convert] = {
 }
 
 
+_keys: dict[str, str] = {}  # of maps, which messages share
+_MOST_KEYS, _LONGEST_KEY = 500, 320  # a prefix of 253 and a name of 63 characters
 _set = object.__setattr__  # past betterproto2's own, for a time that shows
 
 
@@ -282,6 +284,13 @@ def _new(message_type: Any, leave_out: frozenset[str]) -> tuple[Any, dict[int, _
     for name, make in plan.fresh:
         _set(message, name, make())
     return message, plan.fields
+
+
+def _shared(key: str) -> str:
+    """Return the key of a map, and let later messages have the same object."""
+    if len(_keys) < _MOST_KEYS and len(key) <= _LONGEST_KEY:
+        _keys[key] = key
+    return key
 
 
 def _decode(message_type: Any, data: bytes, at: int, end: int, leave_out: frozenset[str]) -> Any:
@@ -337,7 +346,11 @@ def _decode(message_type: Any, data: bytes, at: int, end: int, leave_out: frozen
         if kind == _SINGLE:
             values[name] = value
         elif kind == _MAP:
-            values[name][value.key] = value.value
+            # Labels and annotations: the same few keys in thousands of messages.
+            key = value.key
+            if type(key) is str:
+                key = _keys.get(key) or _shared(key)
+            values[name][key] = value.value
         else:
             values[name].append(value)
     if unknown:

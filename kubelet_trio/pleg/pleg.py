@@ -16,6 +16,7 @@ import trio
 from kubelet_trio.cri import Runtime
 from kubelet_trio.durations import format_duration
 from kubelet_trio.model import (
+    NOTHING,
     ContainerId,
     ContainerRecord,
     Meter,
@@ -120,7 +121,7 @@ class Pleg:
 
     def namesakes(self, key: PodKey, uid: PodUid) -> frozenset[PodUid]:
         """Return the other pods (UIDs) of a name that have something running, or may have."""
-        return frozenset(self._state.namesakes(key, uid))
+        return frozenset(self._state.namesakes(key, uid)) or NOTHING
 
     async def wait_synced(self, uid: PodUid | None = None) -> None:
         """Wait for the first relist since the start.

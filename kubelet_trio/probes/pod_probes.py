@@ -19,6 +19,7 @@ import trio
 from lightkube.models.core_v1 import Pod, PodStatus, Probe
 
 from kubelet_trio.model import (
+    NOTHING,
     ContainerId,
     ContainerKind,
     ContainerRecord,
@@ -75,7 +76,7 @@ class PodProbes:
         self._view = PodView(pod, RuntimePod(pod_uid(pod)))
         self._runners: dict[tuple[str, ProbeKind], ProbeRunner] = {}
         self._supervisor = DynamicSupervisor("probes")
-        self._stopped: frozenset[ProbeKind] = frozenset()
+        self._stopped: frozenset[ProbeKind] = NOTHING
         self._reconcile()
 
     @property

@@ -27,7 +27,8 @@ log = get_logger()
 DIRECTORY = "recorder"  # below the root directory
 INTERVAL = 0.5  # s between two batches
 MOST_NOTES = 4000  # that wait for a batch: up to some 10 MB of messages; more are lost
-_SOON = 1000  # notes that do not wait for the interval
+# Notes that do not wait for the interval: in a burst they are messages, 30 KB a pod that starts.
+_SOON = 100
 END_LIMIT = 2.0  # s for the last batch
 _JUMP = 1.0  # s by which the wall clock differs from the monotonic one: it was set
 
@@ -127,7 +128,9 @@ class Recorder:
         task_status.started()
         try:
             while True:
-                await self._news.wait_ring()
+                # A note rings only if it is the first: those that came during a write did not.
+                if not self._notes:
+                    await self._news.wait_ring()
                 await self.flush()
                 with trio.move_on_after(INTERVAL):
                     await self._hurry.wait_ring()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import sys
 from collections.abc import Iterator
 
@@ -13,6 +12,8 @@ from kubelet_trio.stats.metered import Sample
 
 def build_info() -> tuple[str, ...]:
     """Return the label values of `kubernetes_build_info`: build date, compiler, commit, ..."""
+    import platform  # only who asks for the metric needs it
+
     version = kubelet_trio.__version__
     major, _, rest = version.partition(".")
     return (

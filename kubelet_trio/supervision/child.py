@@ -22,7 +22,7 @@ from typing import Protocol
 import structlog
 import trio
 
-from kubelet_trio.model import get_logger
+from kubelet_trio.model import LateEvent, get_logger
 from kubelet_trio.supervision.policy import DEFAULT_POLICY, Restart, RestartPolicy
 from kubelet_trio.supervision.tree import ChildState, DeclaredNode, TreeNode
 
@@ -97,7 +97,7 @@ class ChildLife:
         self.component = component
         self.scope = trio.CancelScope(shield=shield)
         self.began = trio.current_time()
-        self.gone = trio.Event()
+        self.gone = LateEvent()
         self.ready = False
         self.stopping = False  # set before it is asked or cancelled
         self.failure: Exception | None = None

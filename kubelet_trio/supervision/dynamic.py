@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from kubelet_trio.model import Bell, get_logger
+from kubelet_trio.model import Bell, LateEvent, get_logger
 from kubelet_trio.supervision.child import Child, ChildLife, ChildSpec, is_within, subtree_of_life
 from kubelet_trio.supervision.policy import DEFAULT_POLICY, CrashBackoff, Restart, RestartPolicy
 from kubelet_trio.supervision.tree import ChildState, DeclaredNode, TreeNode
@@ -40,7 +40,7 @@ class _Entry(Child):
     has_task: bool = False  # `_keep` runs for it
     is_unwanted: bool = False  # to be stopped, then dropped
     is_being_stopped: bool = False  # `_stop_entry` runs for it
-    gone: trio.Event = field(default_factory=trio.Event)
+    gone: LateEvent = field(default_factory=LateEvent)
     successor: ChildSpec | None = None  # to be started after this one has ended
 
 

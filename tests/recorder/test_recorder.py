@@ -76,6 +76,30 @@ async def test_many_notes_do_not_wait(
     assert len(keys(tmp_path)) == 2501
 
 
+async def test_what_is_noted_while_the_disk_writes_is_written_next(
+    tmp_path: Path, autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    late = iter(("late",))
+
+    def records_at_a_segment() -> list[tuple[str, bytes]]:
+        for key in late:
+            recorder.note(Kind.EXIT, key, {"pid": 1})
+        return []
+
+    limit = 64 * 1024  # an eighth of it is a segment: two of these entries begin another
+    recording = Recording(limit, dict, read_records=records_at_a_segment)
+    recorder = Recorder(tmp_path, recording, TrioClock(), inline_offload)
+    await nursery.start(recorder.run)
+    recorder.note(Kind.EXIT, "a", {"text": "a" * 6000})
+    await trio.sleep(1)
+    for key in ("b", "c"):
+        recorder.note(Kind.EXIT, key, {"text": key * 6000})
+    await trio.sleep(1)
+    recorder.note(Kind.EXIT, "last", {"pid": 1})
+    await trio.sleep(1)
+    assert keys(tmp_path) == ["a", "b", "c", "late", "last"]
+
+
 async def test_what_is_noted_before_it_runs_and_at_its_end_is_written(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:

@@ -6,16 +6,14 @@ so that two never share a log directory name, a host port or a hostname.
 
 from __future__ import annotations
 
-import trio
-
-from kubelet_trio.model import PodKey, PodUid
+from kubelet_trio.model import LateEvent, PodKey, PodUid
 
 
 class PodNames:
     """The holder of each name and the pods that wait for it, first come first served."""
 
     def __init__(self) -> None:
-        self._queues: dict[PodKey, dict[PodUid, trio.Event]] = {}
+        self._queues: dict[PodKey, dict[PodUid, LateEvent]] = {}
         # Who waits for pods of the name that an earlier agent left running; nobody, as a rule.
         self._waits: dict[PodUid, frozenset[PodUid]] = {}
 
@@ -33,7 +31,7 @@ class PodNames:
     def claim(self, key: PodKey, uid: PodUid) -> None:
         """Join the queue for a name; claiming twice changes nothing."""
         queue = self._queues.setdefault(key, {})
-        turn = queue.setdefault(uid, trio.Event())
+        turn = queue.setdefault(uid, LateEvent())
         if next(iter(queue)) == uid:
             turn.set()
 
@@ -57,7 +55,7 @@ class PodNames:
             return
         passed = queue.pop(other)
         passed.set()
-        queue[uid] = trio.Event()
+        queue[uid] = LateEvent()
         self._queues[key] = {other: passed, **queue}
 
     def release(self, key: PodKey, uid: PodUid) -> None:

@@ -13,17 +13,19 @@ from collections.abc import Callable, Mapping
 import msgspec
 import trio
 from lightkube.models.core_v1 import Pod, PodCondition, PodStatus
-from trio_util import AsyncValue
 
 from kubelet_trio.containers import cut_message, message_limit, read_termination_message
 from kubelet_trio.managers import ClaimHealth, DeviceHealth
 from kubelet_trio.model import (
+    NOTHING,
     Bell,
     ContainerId,
     ContainerKind,
     ContainerState,
+    LateEvent,
     Meter,
     RuntimePod,
+    Waited,
     get_logger,
     metadata,
     pod_containers,
@@ -75,14 +77,14 @@ class PodReporter:
         self._endings = Endings(services.meter, services.started_at)
         self._pre_stopped = record.pre_stopped if record is not None else ()
         self._restarting = record.restarting if record is not None else ()
-        self._admitted = trio.Event()
+        self._admitted = LateEvent()
         if record is not None and (record.admitted or _has_run(self._status)):
             self._admitted.set()
         self._is_removed = record is not None and record.removed
         self._returns = record.returns if record is not None else None
         self._decided = Bell()
         self._asked = 0  # how many times `wait_kept` was called
-        self._kept: AsyncValue[int] = AsyncValue(0)  # the last of those calls that `keep` served
+        self._kept = Waited(0)  # the last of those calls that `keep` served
         self.problem = ""  # why the last write of the record failed; "": it did not
         # Two tasks of one worker publish during a teardown: its own, and the one for probes.
         self._turn = trio.Lock()
@@ -372,7 +374,7 @@ class Endings:
         An earlier agent has counted those that ended before.
         """
         self._meter, self._since = meter, since
-        self._counted: frozenset[ContainerId] = frozenset()
+        self._counted: frozenset[ContainerId] = NOTHING
 
     def note(self, pod: Pod, observed: RuntimePod) -> None:
         """Count the containers that have ended since the last call."""
@@ -386,7 +388,7 @@ class Endings:
             reason = record.reason or ("Completed" if record.exit_code == 0 else "Error")
             labels = (kind, str(record.exit_code), reason)
             self._meter.count("kubelet_terminated_containers_total", labels)
-        self._counted = frozenset(ended)
+        self._counted = frozenset(ended) or NOTHING
 
 
 def _start_time(pod: Pod, record: PodRecord | None) -> float | None:

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from functools import partial
 
 from lightkube.models.core_v1 import Pod
-from trio_util import AsyncValue
 
-from kubelet_trio.model import PodUid, pod_key, pod_uid
+from kubelet_trio.model import PodUid, Waited, pod_key, pod_uid
 from kubelet_trio.pods.records.record import PodRecord
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.types import EndReason, PodStage, TerminationRequest
@@ -32,7 +31,7 @@ class WorkerState:
         # Called after each change of what admission reads: phase, request, admission, resources.
         self._changed = partial(changed, pod_uid(pod))
         self._allocation = PodAllocation(pod, record, self._changed)
-        self._phase = AsyncValue(first_phase(record))
+        self._phase = Waited(first_phase(record))
         self._request: TerminationRequest | None = (
             record.termination if record is not None else None
         )
@@ -50,7 +49,7 @@ class WorkerState:
 
     @property
     def phase(self) -> Phase:
-        return self._phase.value  # type: ignore[no-any-return]
+        return self._phase.value
 
     @property
     def stage(self) -> PodStage:

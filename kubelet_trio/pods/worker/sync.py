@@ -14,6 +14,7 @@ from lightkube.models.core_v1 import Pod
 from kubelet_trio.containers import container_hash
 from kubelet_trio.cri import RuntimeCallError
 from kubelet_trio.model import (
+    NOTHING,
     ContainerId,
     EventType,
     PodUid,
@@ -99,7 +100,7 @@ class PodSync:
         self._last_step: tuple[PodPlan, RuntimePod] | None = None
         self._refresh_at = 0.0  # trio time at which the volumes are due
         self._attempts: dict[str, int] = {}  # as of the last round, from log files
-        self._asked: frozenset[ContainerId] = frozenset()  # to restart
+        self._asked: frozenset[ContainerId] = NOTHING  # to restart
         self._synced: Pod | None = None  # of the last round
 
     def retry(self) -> None:
@@ -185,7 +186,7 @@ class PodSync:
             files = PodFiles(pod, self._services.node())
             attempts = await self._services.offload(files.attempts_logged)
         newest = {record.id for c in containers if (record := observed.latest(c.spec.name))}
-        self._asked &= newest
+        self._asked = self._asked & newest or NOTHING
         self._attempts = attempts
         return plan_pod(pod, observed, self.given(pod, observed, now, self._allocation.resize))
 
