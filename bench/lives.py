@@ -1,15 +1,16 @@
 """`python -m bench.lives --against /other/checkout`: the agent's CPU for a pod's life, in turns.
 
 A life is a static pod of one container that starts, runs and is removed again. Two agents, of this
-checkout and of another one, live them in turns of `--pods` at once, on `FakeRuntime` in a process of
-its own: without runc, and what else the machine does meets both. `--counts` counts instead what a
-life takes of the loop (calls of functions, steps of tasks, hops to threads), which no other load
+checkout and of another one, live them in turns of `--pods` at once, on `FakeRuntime` in a process
+of its own: without runc, and what else the machine does meets both. `--counts` counts instead what
+a life takes of the loop (calls of functions, steps of tasks, hops to threads), which no other load
 changes; `--profile DIR` keeps the profiles.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import sys
@@ -30,6 +31,7 @@ ROOT = Path(__file__).parents[1]
 _CHILD = Path(__file__).parent / "lives_child.py"
 _WARM = 2  # crowds before anything is measured
 _SETTLE = 1.0
+_LEAST = 0.05  # of a life; what is less is not shown
 # Not from the current directory, which is that of one checkout.
 _PROGRAM = """import sys
 sys.path.remove("")
@@ -47,7 +49,9 @@ class Lives:
         self, base: Path, checkout: Path, cgroup: str, *, counts: bool, profile: Path | None
     ) -> None:
         self._told = base / "told.json" if counts else None
-        program = [sys.executable, "-P", str(_CHILD)] if counts else [sys.executable, "-c", _PROGRAM]
+        program = (
+            [sys.executable, "-P", str(_CHILD)] if counts else [sys.executable, "-c", _PROGRAM]
+        )
         environment = {"PYTHONPATH": str(checkout), "LIVES": str(self._told)}
         if profile is not None:
             environment["LIVES_PROFILE"] = str(profile)
@@ -61,6 +65,10 @@ class Lives:
             config={"cgroupsPerQOS": True, "cgroupRoot": cgroup, "cgroupDriver": "cgroupfs"},
         )
         self._meter = Meter(self._scale.pid)
+
+    def wait_ready(self) -> None:
+        """Wait until the agent has started, and is quiet."""
+        self._scale.wait(0, settle=3.0)
 
     def crowd(self, pods: int) -> Figures:
         """Let that many pods live at once; return what each took."""
@@ -93,9 +101,7 @@ def _loop_cpu(pid: int) -> float:
 
 
 @contextmanager
-def _opened(
-    name: str, checkout: Path, *, counts: bool, profiles: Path | None
-) -> Iterator[Lives]:
+def _opened(name: str, checkout: Path, *, counts: bool, profiles: Path | None) -> Iterator[Lives]:
     cgroup = f"/ktlives{os.getpid()}{name}"
     leftovers.make_cgroups(cgroup)
     profile = None if profiles is None else (profiles / f"{name}.pstats").absolute()
@@ -103,7 +109,7 @@ def _opened(
         with tempfile.TemporaryDirectory() as base:
             lives = Lives(Path(base), checkout, cgroup, counts=counts, profile=profile)
             try:
-                lives._scale.wait(0, settle=3.0)
+                lives.wait_ready()
                 yield lives
             finally:
                 lives.close()
@@ -136,12 +142,13 @@ def table(taken: Mapping[str, Sequence[Figures]]) -> Iterator[str]:
     yield "| a pod's life | " + " | ".join((*names, *["ratio"] * (len(names) - 1))) + " |"
     yield "| --- |" + " ---: |" * (2 * len(names) - 1)
     for figure in taken[names[0]][0]:
-        row = [f"{median(one[figure] for one in taken[name]):.1f}" for name in names]
+        values = {name: [one.get(figure, 0.0) for one in taken[name]] for name in names}
+        if max(map(median, values.values())) < _LEAST:
+            continue
+        row = [f"{median(values[name]):.1f}" for name in names]
         for other in names[1:]:
-            ratios = sorted(
-                mine[figure] / its[figure]
-                for mine, its in zip(taken[names[0]], taken[other], strict=True)
-            )
+            both = zip(values[names[0]], values[other], strict=True)
+            ratios = sorted(mine / its for mine, its in both if its) or [math.nan]
             row.append(f"{median(ratios):.3f} ({ratios[0]:.2f}-{ratios[-1]:.2f})")
         yield f"| {figure} | " + " | ".join(row) + " |"
 
@@ -152,9 +159,7 @@ def table(taken: Mapping[str, Sequence[Figures]]) -> Iterator[str]:
 @click.option("--against", type=click.Path(path_type=Path, exists=True), help="Another checkout.")
 @click.option("--counts", is_flag=True, help="Count what the loop does, rather than CPU.")
 @click.option("--profile", type=click.Path(path_type=Path), help="Keep profiles; with --counts.")
-def main(
-    pods: int, rounds: int, against: Path | None, counts: bool, profile: Path | None
-) -> None:
+def main(pods: int, rounds: int, against: Path | None, counts: bool, profile: Path | None) -> None:
     """Measure what the agent does for a pod's life, on FakeRuntime over gRPC."""
     checkouts = {"this": ROOT} | ({"other": against.absolute()} if against is not None else {})
     if profile is not None:

@@ -1,7 +1,7 @@
 """Runs `kubelet-trio` with a count of what its loop does, for `bench.lives`.
 
-At each SIGUSR2 it writes to $LIVES what it has counted since it began, as JSON; where $LIVES_PROFILE
-is set, the profile of the loop's thread goes there.
+At each SIGUSR2 it writes to $LIVES what it has counted since it began, as JSON; where
+$LIVES_PROFILE is set, the profile of the loop's thread, goes there.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections import Counter, defaultdict
 from typing import Any
 
 import trio
+
 
 class Counted(trio.abc.Instrument):
     """Counts the loop's turns and its tasks' steps."""
