@@ -41,7 +41,7 @@ def _main() -> None:
 
     def tell(_number: int, _frame: object) -> None:
         profile.disable()
-        found = {
+        found: dict[str, float] = {
             "calls of functions": sum(entry.callcount for entry in profile.getstats()),
             "steps of tasks": counted.steps,
             "turns of the loop": counted.turns,
@@ -75,7 +75,7 @@ def _main() -> None:
 
     signal.signal(signal.SIGUSR2, tell)
     trio.run = run_counted  # type: ignore[assignment]
-    trio.lowlevel.start_thread_soon = start_counted
+    trio.lowlevel.start_thread_soon = start_counted  # type: ignore[assignment]
     sys.argv[0] = "kubelet-trio"
     main()
 

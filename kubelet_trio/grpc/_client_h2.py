@@ -247,11 +247,11 @@ class ClientH2:
             if not ends and _is_informational(headers):
                 return
             stream.has_headers = True
-            events.append(ResponseReceived(stream_id=stream_id, headers=headers))  # type: ignore[arg-type]
+            events.append(ResponseReceived(stream_id=stream_id, headers=headers))
         elif not ends:
             raise ProtocolError("a second header block that does not end its stream")
         else:
-            events.append(TrailersReceived(stream_id=stream_id, headers=headers))  # type: ignore[arg-type]
+            events.append(TrailersReceived(stream_id=stream_id, headers=headers))
         if ends:
             self._end(stream_id, stream, events)
 

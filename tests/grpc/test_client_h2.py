@@ -64,7 +64,7 @@ def test_blocks_decode_as_the_peers_table_has_it(
     client, encoder = ClientH2(1000), Encoder()
     encoder.header_table_size = table
     # Each twice: the second time it may be known.
-    for number, fields in enumerate(one for fields in blocks for one in (fields, fields)):
+    for number, fields in enumerate(one for twice in blocks for one in (twice, twice)):
         stream = 2 * number + 1
         client.send_headers(stream, REQUEST, end_stream=True)
         (received,) = client.receive_data(block(stream, encoder.encode(fields)))
