@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 import click
 
@@ -137,15 +137,15 @@ def measure(
 
 
 def table(taken: Mapping[str, Sequence[Figures]]) -> Iterator[str]:
-    """Yield the lines of a table: medians, and the ratio within each round."""
+    """Yield the lines of a table: means, and the median ratio within each round."""
     names = list(taken)
     yield "| a pod's life | " + " | ".join((*names, *["ratio"] * (len(names) - 1))) + " |"
     yield "| --- |" + " ---: |" * (2 * len(names) - 1)
-    for figure in taken[names[0]][0]:
+    for figure in dict.fromkeys(figure for one in taken[names[0]] for figure in one):
         values = {name: [one.get(figure, 0.0) for one in taken[name]] for name in names}
-        if max(map(median, values.values())) < _LEAST:
+        if max(map(fmean, values.values())) < _LEAST:
             continue
-        row = [f"{median(values[name]):.1f}" for name in names]
+        row = [f"{fmean(values[name]):.1f}" for name in names]
         for other in names[1:]:
             both = zip(values[names[0]], values[other], strict=True)
             ratios = sorted(mine / its for mine, its in both if its) or [math.nan]

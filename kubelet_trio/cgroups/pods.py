@@ -165,10 +165,10 @@ class CgroupTree:
 
         Raises `CgroupBusyError` and `CgroupsDeniedError`.
         """
-        found = []
+        found, hierarchies = [], self.host.hierarchies()
         for qos in _QOS_CLASSES:
             name = cgroup_path(pod_cgroup(uid, qos, parse_cgroup(self.root)), self.driver)
-            paths = [hierarchy / name.lstrip("/") for hierarchy in self.host.hierarchies()]
+            paths = [hierarchy / name.lstrip("/") for hierarchy in hierarchies]
             try:
                 removed = [remove_cgroup(path) for path in paths]
             except CgroupBusyError:

@@ -143,6 +143,9 @@ class Recorder:
             self._watch_clock()
             now, wall = trio.current_time(), self._clock.time()
             await self._offload(self._writer.write, self._notes, self._overflow, now, wall)
+        # Noted while the thread wrote: `note` rings for the first of an empty list alone.
+        if self._notes:
+            self._news.ring()
 
     def _watch_clock(self) -> None:
         wall = self._clock.time()

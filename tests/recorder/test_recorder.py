@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -74,6 +77,38 @@ async def test_many_notes_do_not_wait(
         recorder.note(Kind.EXIT, str(number), {"pid": 1})
     await trio.sleep(0.01)
     assert len(keys(tmp_path)) == 2501
+
+
+async def test_what_is_noted_during_a_write_is_in_the_next_one(
+    tmp_path: Path, autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    noted_meanwhile: list[str] = []
+
+    async def slow(fn: Callable[..., object], *args: Any) -> object:
+        if not args:
+            return await inline_offload(fn)
+        notes, *others = args
+        taken = deque(notes)  # what a thread finds when it begins; it takes them one by one
+        for key in noted_meanwhile:
+            recorder.note(Kind.EXIT, key, {"pid": 1})
+        noted_meanwhile.clear()
+        for _ in taken:
+            notes.popleft()
+        return await inline_offload(fn, taken, *others)
+
+    recorder = Recorder(
+        tmp_path,
+        Recording(LIMIT, dict),
+        TrioClock(),
+        slow,  # type: ignore[arg-type]
+    )
+    await nursery.start(recorder.run)
+    await trio.sleep(1)
+    for number in range(3):
+        noted_meanwhile.append(f"during {number}")
+        recorder.note(Kind.EXIT, f"before {number}", {"pid": 1})
+        await trio.sleep(2)
+    assert keys(tmp_path) == [f"{when} {n}" for n in range(3) for when in ("before", "during")]
 
 
 async def test_what_is_noted_before_it_runs_and_at_its_end_is_written(
