@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import struct
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 MessageT = TypeVar("MessageT")
 
@@ -60,7 +60,7 @@ def parse_message(
     `leave_out` are names of fields, at any depth, that nobody needs: they have their defaults.
     """
     decoded: MessageT
-    if _is_betterproto(message_type):
+    if _is_betterproto(cast("Any", message_type)):
         decoded = _decode(message_type, data, 0, len(data), leave_out)
     else:
         decoded = message_type.parse(data)  # type: ignore[attr-defined]
@@ -93,7 +93,7 @@ def encode_message(message: Any) -> bytes:
 
 
 @functools.cache
-def _is_betterproto(message_type: type) -> bool:
+def _is_betterproto(message_type: Any) -> bool:
     return hasattr(message_type, "_betterproto")  # which is made anew each time
 
 
