@@ -148,6 +148,7 @@ def unrecorded_pods(pods_dir: Path) -> frozenset[PodUid]:
 
 
 def _write(directory: Path, record: PodRecord) -> None:
+    """Replace a pod's record; make its directory if it is missing. Raises OSError."""
     # Not synced: it must survive the agent, and the page cache does. After a power cut no container
     # runs that it could describe.
     path, content = directory / _FILE, RECORD.encode(record)
