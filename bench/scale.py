@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -48,8 +48,15 @@ class Scale:
         events: bool = True,
         is_verbose: bool = False,
         child: str = "bench.held",
+        program: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
+        config: Mapping[str, Any] | None = None,
     ) -> None:
+        """Start both.
+
+        `program` and `environment` run another `kubelet-trio` than `bench.held`; `config` overrides
+        fields of its configuration.
+        """
         self.base, self._is_verbose = base, is_verbose
         self.found: Figures = {}
         self._manifests = base / "manifests"
@@ -64,21 +71,27 @@ class Scale:
         self._log = base / "agent.log"
         self._server = subprocess.Popen(server)
         self._until(socket.is_socket, "the runtime serves")
-        config = base / "config.yaml"
-        config.write_text(yaml.safe_dump(self._config(socket)))
+        written = base / "config.yaml"
+        written.write_text(yaml.safe_dump({**self._config(socket), **(config or {})}))
         self._agent = subprocess.Popen(
             [
-                *(sys.executable, "-m", child, str(self._holds), "run"),
-                *("--config", str(config), "--root-dir", str(base / "root")),
+                *(program or (sys.executable, "-m", child, str(self._holds))),
+                *("run", "--config", str(written), "--root-dir", str(base / "root")),
                 *("--hostname-override", "node", "--keep-kernel-settings"),
                 # Who keeps remains for long is who has many.
                 *("--minimum-container-ttl-duration", "24h" if dead else "0"),
             ],
             stdout=self._log.open("wb"),
             stderr=subprocess.STDOUT,
-            env=None if environment is None else {**os.environ, **environment},
+            env={**os.environ, **(environment or {})},
         )
         self._meter = Meter(self._agent.pid)
+
+    @property
+    def pid(self) -> int:
+        """The agent's."""
+        assert self._agent is not None
+        return self._agent.pid
 
     def _config(self, socket: Path) -> Mapping[str, Any]:
         return {
@@ -96,6 +109,10 @@ class Scale:
             "failSwapOn": False,
             "maxPods": 1000,
         }
+
+    def tail(self) -> str:
+        """Return the end of what the agent has printed."""
+        return self._log.read_text()[-3000:]
 
     def close(self) -> None:
         """End both, and remove what the agent has mounted."""
@@ -181,7 +198,7 @@ class Scale:
             if self._server.poll() is not None:
                 raise RuntimeError("the runtime has ended")
             if self._agent is not None and self._agent.poll() is not None:
-                raise RuntimeError(f"the agent has ended: {self._log.read_text()[-3000:]}")
+                raise RuntimeError(f"the agent has ended: {self.tail()}")
             time.sleep(0.2)
 
 

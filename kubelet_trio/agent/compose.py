@@ -205,10 +205,16 @@ def _make_runtime(setup: Setup) -> RuntimeParts:
 
     health = RuntimeHealth(runtime, on_change)
 
+    by_driver: dict[str, NodeSettings] = {}  # asked for often
+
     def node() -> NodeSettings:
         # As the Go kubelet with the gate KubeletCgroupDriverFromCRI: the runtime's driver wins.
         driver = health.state.value.cgroup_driver
-        return settings.node if driver is None else replace(settings.node, cgroup_driver=driver)
+        if driver is None:
+            return settings.node
+        if driver not in by_driver:
+            by_driver[driver] = replace(settings.node, cgroup_driver=driver)
+        return by_driver[driver]
 
     pod_cidr = PodCidr(runtime.update_runtime_config, settings.pod_cidr)
     return RuntimeParts(calls, runtime, health, pleg, pod_cidr, node)

@@ -165,10 +165,10 @@ class CgroupTree:
 
         Raises `CgroupBusyError` and `CgroupsDeniedError`.
         """
-        found = []
+        found, hierarchies = [], self.host.hierarchies()
         for qos in _QOS_CLASSES:
             name = cgroup_path(pod_cgroup(uid, qos, parse_cgroup(self.root)), self.driver)
-            paths = [hierarchy / name.lstrip("/") for hierarchy in self.host.hierarchies()]
+            paths = [hierarchy / name.lstrip("/") for hierarchy in hierarchies]
             try:
                 removed = [remove_cgroup(path) for path in paths]
             except CgroupBusyError:
@@ -223,21 +223,26 @@ def remove_cgroup(path: Path) -> bool:
 
     Raises `CgroupBusyError`, and `CgroupsDeniedError` if that is not permitted.
     """
-    if not path.is_dir():
-        return False  # first, because a read-only file system returns EROFS for a missing one too
-    for entry in _subdirectories(path):
-        remove_cgroup(path / entry)
-    try:
-        path.rmdir()
-    except FileNotFoundError:
-        return False
-    except OSError as exc:
-        if exc.errno in NOT_PERMITTED:
-            raise CgroupsDeniedError(f"cannot remove cgroup {path}: {exc.strerror}") from exc
-        if exc.errno != errno.EBUSY:
-            raise
-        raise CgroupBusyError(path) from exc
-    return True
+    for is_emptied in (False, True):  # most have none below
+        if is_emptied:
+            for entry in _subdirectories(path):
+                remove_cgroup(path / entry)
+        try:
+            os.rmdir(path)
+        except FileNotFoundError:
+            return False
+        except OSError as exc:
+            if not path.is_dir():
+                return False  # a read-only file system returns EROFS for a missing one too
+            if exc.errno in NOT_PERMITTED:
+                raise CgroupsDeniedError(f"cannot remove cgroup {path}: {exc.strerror}") from exc
+            if exc.errno not in (errno.EBUSY, errno.ENOTEMPTY):
+                raise
+            if is_emptied:
+                raise CgroupBusyError(path) from exc
+        else:
+            return True
+    raise AssertionError("the second try returns or raises")
 
 
 def kill_processes(cgroup: Path) -> None:

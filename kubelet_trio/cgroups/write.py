@@ -47,7 +47,11 @@ def make_cgroup(host: CgroupHost, path: str) -> bool:
     Raises `CgroupsDeniedError`, or `CgroupError` for other errors.
     """
     is_new = False
+    done: set[Path] = set()
     for controller, directory in cgroup_directories(host, path).items():
+        if directory in done and controller != "cpuset":
+            continue  # controllers that share a hierarchy
+        done.add(directory)
         mount = host.mounts[controller]
         try:
             is_new |= make_in(mount, directory, controller)
@@ -60,6 +64,12 @@ def make_cgroup(host: CgroupHost, path: str) -> bool:
 def make_in(mount: Path, directory: Path, controller: str) -> bool:
     """Create a cgroup in one hierarchy, from the top; return True if any level is new."""
     is_new = False
+    # Where the parents are there, which for all pods but the first they are, one call will do. On
+    # version 2 each level is looked at again: somebody may have taken its controllers away.
+    if controller:
+        made = _make_leaf(directory, controller)
+        if made is not None:
+            return made
     above = mount
     for part in directory.relative_to(mount).parts:
         if not controller:
@@ -78,6 +88,20 @@ def make_in(mount: Path, directory: Path, controller: str) -> bool:
     return is_new
 
 
+def _make_leaf(directory: Path, controller: str) -> bool | None:
+    """Create a cgroup of version 1; return None if its parents are to be made first."""
+    is_new = True
+    try:
+        os.mkdir(directory)
+    except FileNotFoundError:
+        return None
+    except FileExistsError:
+        is_new = False
+    if controller == "cpuset" and not _inherit_cpuset(directory.parent, directory):
+        return None
+    return is_new
+
+
 def _pass_controllers(cgroup: Path) -> None:
     """Enable a cgroup's controllers for its children, one by one, so that each can be refused."""
     try:
@@ -91,11 +115,25 @@ def _pass_controllers(cgroup: Path) -> None:
                 write_file(cgroup / "cgroup.subtree_control", f"+{controller}")
 
 
-def _inherit_cpuset(above: Path, cgroup: Path) -> None:
+def _inherit_cpuset(above: Path, cgroup: Path) -> bool:
+    """Copy CPUs and memory nodes to a cgroup that has none; False if its parent has none either."""
+    is_usable = True
     for name in _CPUSET_FILES:
         with suppress(FileNotFoundError):
-            if not (cgroup / name).read_text().strip():
-                write_file(cgroup / name, (above / name).read_text())
+            if not _read_file(cgroup / name).strip():
+                given = _read_file(above / name)
+                is_usable &= bool(given.strip())
+                write_file(cgroup / name, given)
+    return is_usable
+
+
+def _read_file(path: Path) -> str:
+    """Read one of the kernel's small files in one call."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, 4096).decode()
+    finally:
+        os.close(fd)
 
 
 def write_settings(host: CgroupHost, path: str, settings: Iterable[Setting]) -> Written:

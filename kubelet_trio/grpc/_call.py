@@ -127,6 +127,19 @@ class ClientStream(Generic[RequestT, ReplyT]):
 
     # The same without a checkpoint of its own, for unary calls, which always wait for the reply
 
+    async def exchange(self, frame: bytes) -> ReplyT | None:
+        """Send the only message, and receive the only reply and the status."""
+        try:
+            # A peer may end the call before it reads the request; its status is raised below.
+            if not self._stream.ended:
+                await self._stream.send(frame, end=True)
+            data = await self._read()
+            await self._stream.wait_end()
+            self._check_status()
+        except StreamLostError as exc:
+            raise self._lost(exc) from exc
+        return None if data is None else self._decode(data)
+
     async def send_frame(self, frame: bytes, *, end: bool) -> None:
         with self._translate():
             if self._stream.ended:
@@ -135,9 +148,7 @@ class ClientStream(Generic[RequestT, ReplyT]):
 
     async def receive(self) -> ReplyT | None:
         with self._translate():
-            if not self._checked:
-                self._check_headers(await self._stream.wait_headers())
-            data = await read_frame(self._stream.read, self._limit)
+            data = await self._read()
             if data is None:
                 await self._stream.wait_end()
                 self._check_status()
@@ -150,6 +161,11 @@ class ClientStream(Generic[RequestT, ReplyT]):
                 self._check_headers(await self._stream.wait_headers())
             await self._stream.wait_end()
             self._check_status()
+
+    async def _read(self) -> bytes | None:
+        if not self._checked:
+            self._check_headers(await self._stream.wait_headers())
+        return await read_frame(self._stream.read, self._limit)
 
     def _decode(self, data: bytes) -> ReplyT:
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
+from math import inf
 from typing import Generic, TypeVar
 
 import trio
@@ -19,6 +20,7 @@ from kubelet_trio.grpc._codec import frame_message
 from kubelet_trio.grpc._h2 import CANCEL
 from kubelet_trio.grpc._metadata import MetadataLike
 from kubelet_trio.grpc._status import GRPCError, Status, StreamTerminatedError
+from kubelet_trio.grpc._stream import Http2Stream
 
 _RETRIES = 3  # of calls that the peer never processed
 T = TypeVar("T")
@@ -51,22 +53,25 @@ class _Method(Generic[RequestT, ReplyT]):
         Raises `GRPCError`.
         """
         start = trio.current_time()
-        deadline = float("inf") if timeout is None else start + timeout
+        deadline = inf if timeout is None else start + timeout
         with trio.CancelScope(deadline=deadline) as scope:
             stream = await self._channel.open_stream(self._path, timeout, metadata)
             try:
-                yield ClientStream(
-                    stream,
-                    self._request_type,
-                    self._reply_type,
-                    self._channel.codec,
-                    deadline=deadline,
-                    max_message_bytes=self._channel.max_message_bytes,
-                )
+                yield self._call_on(stream, deadline)
             finally:
                 stream.close(CANCEL)
         if scope.cancelled_caught:
             raise GRPCError(Status.DEADLINE_EXCEEDED, f"no answer within {timeout} s")
+
+    def _call_on(self, stream: Http2Stream, deadline: float) -> ClientStream[RequestT, ReplyT]:
+        return ClientStream(
+            stream,
+            self._request_type,
+            self._reply_type,
+            self._channel.codec,
+            deadline=deadline,
+            max_message_bytes=self._channel.max_message_bytes,
+        )
 
 
 def _one(reply: T | None) -> T:
@@ -105,14 +110,15 @@ class UnaryUnaryMethod(_Method[RequestT, ReplyT]):
         timeout: float | None,  # noqa: ASYNC109
         metadata: MetadataLike,
     ) -> ReplyT:
-        async with self.open(timeout=timeout, metadata=metadata) as call:
-            # A peer may end the call before it reads the request; `receive` raises its status.
-            with suppress(StreamTerminatedError):
-                await call.send_frame(frame, end=True)
-            reply = await call.receive()
-            if reply is not None:
-                await call.wait_status()
-            return _one(reply)
+        # As `open`, in one function: most calls are of this kind.
+        deadline = inf if timeout is None else trio.current_time() + timeout
+        with trio.CancelScope(deadline=deadline):
+            stream = await self._channel.open_stream(self._path, timeout, metadata)
+            try:
+                return _one(await self._call_on(stream, deadline).exchange(frame))
+            finally:
+                stream.close(CANCEL)
+        raise GRPCError(Status.DEADLINE_EXCEEDED, f"no answer within {timeout} s")
 
 
 class UnaryStreamMethod(_Method[RequestT, ReplyT]):

@@ -38,11 +38,14 @@ def write_aside(
         os.unlink(fresh, dir_fd=directory)
         descriptor = os.open(fresh, _FLAGS, mode, dir_fd=directory)
     try:
-        with open(descriptor, "wb") as file:
-            file.write(data)
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
             if sync:
-                file.flush()
                 os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
         os.replace(fresh, path, src_dir_fd=directory, dst_dir_fd=directory)
     except OSError:
         with contextlib.suppress(OSError):  # the first failure says why

@@ -22,6 +22,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, NoReturn, ParamSpec, Protocol, TypeVar, cast, runtime_checkable
 
 import trio
@@ -42,7 +43,7 @@ class Bounds:
     threads: int
     only_reads: bool = False
     is_left: bool = False  # its caller keeps account of what it leaves running
-    deadline: float = float("inf")  # seconds per call; only together with `only_reads`
+    deadline: float = inf  # seconds per call; only together with `only_reads`
 
 
 BOUNDS = {
@@ -211,6 +212,8 @@ class ThreadOffload:
             getattr(fn, "func", fn), "__qualname__", "?"
         )
         call = _Call(_current_pool(), self._purpose, name)
+        if deadline == inf:  # of most purposes; a scope costs as much as the rest of this
+            return cast("T", await call.run(lambda: fn(*args, **kwargs)))
         with trio.move_on_after(deadline):
             return cast("T", await call.run(lambda: fn(*args, **kwargs)))
         raise TimeoutError(f"{call.name} has not returned within {deadline:g} s")

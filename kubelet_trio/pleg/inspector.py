@@ -133,6 +133,12 @@ class Inspector:
         An object that does not exist any more is no error; it is recorded as gone.
         """
         errors: list[RuntimeCallError] = []
+        if len(queries.sandboxes) + len(queries.containers) == 1:  # most: no task for it
+            for sandbox_id in queries.sandboxes:
+                await self._ask_sandbox(sandbox_id, errors)
+            for container_id in queries.containers:
+                await self._ask_container(container_id, errors)
+            return errors
         async with trio.open_nursery() as calls:
             for sandbox_id in sorted(queries.sandboxes):
                 calls.start_soon(self._ask_sandbox, sandbox_id, errors)
@@ -203,6 +209,14 @@ class _CallSlot:
         self._held = False
 
     async def __aenter__(self) -> None:
+        try:
+            self._slots.acquire_on_behalf_of_nowait(self)
+        except trio.WouldBlock:
+            await self._wait()
+        else:
+            self._held = True
+
+    async def _wait(self) -> None:
         with trio.move_on_after(SLOT_TIMEOUT):
             await self._slots.acquire_on_behalf_of(self)
             self._held = True

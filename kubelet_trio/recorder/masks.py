@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -46,6 +47,7 @@ _NAMES = (
     r"private|auth|cookie|dsn\b|conn(?:ection)?[_.-]?str|salt\b|_pass(?:_|$)|_key$|^key$|^pass$"
 )
 _SECRET_NAME = re.compile(_NAMES, re.IGNORECASE)
+_SHORT = 100  # characters of a name that is remembered: texts of pods are not to fill the memory
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 # `--db-password=x`, `TOKEN: x`, `password="x y"` within a text: the name with its sign, the value.
@@ -72,6 +74,13 @@ _HINTS = (b"://", b"PRIVATE KEY", b"earer ", b"asic ", b"eyJ")
 
 def looks_secret(name: str) -> bool:
     """Whether the value of this name is left out."""
+    if len(name) <= _SHORT:
+        return _short_looks_secret(name)
+    return _SECRET_NAME.search(name) is not None
+
+
+@lru_cache(1024)  # the same names come with each object, and a look takes 20 us
+def _short_looks_secret(name: str) -> bool:
     return _SECRET_NAME.search(name) is not None
 
 

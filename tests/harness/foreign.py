@@ -229,7 +229,7 @@ ALLOWED: dict[str, str] = {
         "cri/process/store.py::write_sandbox Path.chmod, Path.mkdir",
         "model/atomic.py::remove_written Path.unlink",
         "model/atomic.py::sync_directory os.open",
-        "model/atomic.py::write_aside open, os.open",
+        "model/atomic.py::write_aside os.open",
         "pods/records/record.py::_remove Path.is_dir, Path.rmdir, Path.unlink",
         "pods/records/record.py::_remove_empty Path.iterdir, Path.rmdir",
         "pods/records/record.py::_write Path.mkdir",

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubelet_trio.cri import v1
-from kubelet_trio.model import encode_message, parse_message
+from kubelet_trio.model import encode_bytes, encode_message, parse_message
 from kubelet_trio.probes.generated.grpc.health.v1 import HealthCheckResponse
 from kubelet_trio.volumes.csi.generated.csi import v1 as csi
 
@@ -193,3 +193,34 @@ def test_messages_share_no_list_or_map() -> None:
     one.labels["a"] = "b"
     one.mounts.append(v1.Mount())
     assert other == v1.ContainerStatus()
+
+
+@pytest.mark.parametrize(
+    ("entry", "found"),
+    [
+        (b"\x0a\x01k\x12\x01v", {"k": "v"}),
+        (b"\x12\x01v\x0a\x01k", {"k": "v"}),
+        (b"\x0a\x01k", {"k": ""}),
+        (b"\x12\x01v", {"": "v"}),
+        (b"", {"": ""}),
+        (b"\x0a\x00\x12\x00", {"": ""}),
+        (b"\x0a\x01k\x12\x01v\x18\x05", {"k": "v"}),  # and a field that is unknown
+        (b"\x0a\x01a\x0a\x01k\x12\x01v", {"k": "v"}),  # the last one counts
+        (b"\x0a\x01k\x12\x80\x01" + b"v" * 128, {"k": "v" * 128}),
+        (b"\x0a\x01k\x12\x81\x00v", {"k": "v"}),  # a number longer than it need be
+    ],
+)
+def test_an_entry_of_a_map_may_have_any_form(entry: bytes, found: dict[str, str]) -> None:
+    wire = encode_bytes(7, entry)
+    assert parse_message(v1.PodSandboxConfig, b"\x3a\x04\x0a\x00\x12\x00" + wire).annotations == {
+        "": "",
+        **found,
+    }
+
+
+@pytest.mark.parametrize(
+    "entry", [b"\x0a\x05k", b"\x0a\x01k\x12", b"\x0a", b"\x0a\x01\xff\x12\x00"]
+)
+def test_an_entry_of_a_map_that_is_cut_short_or_no_text_is_refused(entry: bytes) -> None:
+    with pytest.raises((ValueError, EOFError)):
+        parse_message(v1.PodSandboxConfig, encode_bytes(7, entry))

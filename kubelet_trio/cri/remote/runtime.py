@@ -34,6 +34,7 @@ from kubelet_trio.cri.remote.wire import ListDecoder, entries_of
 from kubelet_trio.grpc import (
     Channel,
     Dial,
+    GRPCError,
     Message,
     RawMessage,
     UnaryUnaryMethod,
@@ -476,5 +477,7 @@ class RemoteRuntime:
     ) -> ReplyT:
         """Make a call with the default deadline plus `extra_time` s; None means no deadline."""
         timeout = None if extra_time is None else self._timeout + extra_time
-        with runtime_errors(name):
+        try:
             return await traced_call(method, request, timeout)
+        except GRPCError as exc:
+            raise translate.runtime_error(name, exc) from exc

@@ -39,8 +39,13 @@ def runtime_errors(call: str) -> Iterator[None]:
     try:
         yield
     except GRPCError as exc:
-        kind = _ERRORS.get(exc.status, RuntimeCallError)
-        raise kind(call, exc.message or "", code=_go_name(exc.status)) from exc
+        raise runtime_error(call, exc) from exc
+
+
+def runtime_error(call: str, exc: GRPCError) -> RuntimeCallError:
+    """Return the CRI error of a gRPC error."""
+    kind = _ERRORS.get(exc.status, RuntimeCallError)
+    return kind(call, exc.message or "", code=_go_name(exc.status))
 
 
 def is_unsupported(error: RuntimeCallError) -> bool:

@@ -153,10 +153,15 @@ def unrecorded_pods(pods_dir: Path) -> frozenset[PodUid]:
 
 
 def _write(directory: Path, record: PodRecord) -> None:
-    directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+    """Replace a pod's record; make its directory if it is missing. Raises OSError."""
     # Not synced: it must survive the agent, and the page cache does. After a power cut no container
     # runs that it could describe.
-    write_aside(directory / _FILE, RECORD.encode(record))
+    path, content = directory / _FILE, RECORD.encode(record)
+    try:
+        write_aside(path, content)
+    except FileNotFoundError:  # the first one
+        directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+        write_aside(path, content)
 
 
 # Made by us (or by the Go kubelet); nothing is ever mounted in them.
