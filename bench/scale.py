@@ -138,12 +138,6 @@ class Scale:
         else:
             self.found[f"{name}: CPU ms a minute"] = 1e3 * cpu / QUIET * 60
 
-    @property
-    def pid(self) -> int:
-        """The agent's."""
-        assert self._agent is not None
-        return self._agent.pid
-
     def wait_started(self) -> None:
         """Wait until the agent's tree runs."""
         self._until(lambda: '"agent.started"' in self._log.read_text(), "the agent has started")

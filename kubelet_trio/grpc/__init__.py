@@ -1,4 +1,4 @@
-"""gRPC on Trio: a client with its own HTTP/2, a server on h2. The API has grpclib's names."""
+"""gRPC on Trio, client and server, on top of h2. The API has grpclib's names."""
 
 from kubelet_trio.grpc._channel import Channel, Dial, open_channel
 from kubelet_trio.grpc._codec import Message, RawMessage

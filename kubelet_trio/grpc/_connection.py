@@ -18,15 +18,13 @@ import h2.events
 import h2.exceptions
 import trio
 
-from kubelet_trio.grpc._client_h2 import ClientH2
 from kubelet_trio.grpc._h2 import (
     CONNECTION_WINDOW,
     REFUSED_STREAM,
     GoAway,
     GoAwayFilter,
-    Http2Frames,
     goaway_frame,
-    server_h2,
+    open_h2,
 )
 from kubelet_trio.grpc._limits import ServerLimits
 from kubelet_trio.grpc._metadata import Headers
@@ -64,10 +62,8 @@ class Http2Connection:
         self._on_draining = on_draining
         limits = limits or ServerLimits()
         self._most_queued = limits.queued_bytes
-        self._h2: Http2Frames = (
-            ClientH2(limits.stream_window)
-            if client
-            else server_h2(limits.streams, limits.stream_window)
+        self._h2 = open_h2(
+            client=client, streams=limits.streams, stream_window=limits.stream_window
         )
         self._filter = GoAwayFilter(preface=not client)
         self._output = bytearray()
@@ -142,7 +138,7 @@ class Http2Connection:
     @property
     def has_room(self) -> bool:
         """Whether the peer allows one more stream now (MAX_CONCURRENT_STREAMS)."""
-        return len(self.streams) < self._h2.most_streams
+        return len(self.streams) < self._h2.remote_settings.max_concurrent_streams
 
     async def wait_room(self) -> None:
         """Wait until there may be room for a stream, or the connection takes no more."""

@@ -1,4 +1,4 @@
-"""h2 with the settings that a gRPC server needs, and with two of its limits worked around.
+"""h2 with the settings that gRPC needs, and with two of its limits worked around.
 
 h2 regards a connection as closed once it reads a GOAWAY, and refuses every later frame, although
 streams up to the GOAWAY's last id go on. And it checks the length of a frame only when the whole
@@ -9,11 +9,9 @@ h2 reads them and refuses frames that are too long; our own GOAWAYs are written 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import h2.config
 import h2.connection
-import h2.events
 import h2.settings
 from h2.exceptions import FrameTooLargeError
 from hyperframe.frame import GoAwayFrame
@@ -24,47 +22,11 @@ NO_ERROR, REFUSED_STREAM, CANCEL = 0x0, 0x7, 0x8
 STREAM_WINDOW = 1 << 20  # bytes
 CONNECTION_WINDOW = 1 << 22  # bytes
 MAX_STREAMS = 1000  # concurrent streams of a client; h2 closes on one that ignores it
-DEFAULT_WINDOW = 65535  # RFC 9113, section 6.9.2
+_DEFAULT_WINDOW = 65535  # RFC 9113, section 6.9.2
 _HEADER = 9  # bytes before a frame's payload
 _GOAWAY = 7  # frame type
 MAX_FRAME_BYTES = 1 << 14  # SETTINGS_MAX_FRAME_SIZE, at its default
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"  # of a client, before its first frame
-PREFACE_BYTES = len(PREFACE)
-
-
-class Http2Frames(Protocol):
-    """A connection's frames, without I/O: h2's for a server, `ClientH2` for a client."""
-
-    @property
-    def max_outbound_frame_size(self) -> int: ...
-
-    @property
-    def most_streams(self) -> int:
-        """How many streams the peer allows at a time."""
-        ...
-
-    @property
-    def highest_inbound_stream_id(self) -> int: ...
-
-    def get_next_available_stream_id(self) -> int: ...
-
-    def send_headers(self, stream_id: int, headers: Any, /, end_stream: bool = False) -> None: ...
-
-    def send_data(self, stream_id: int, data: memoryview, /, end_stream: bool = False) -> None: ...
-
-    def reset_stream(self, stream_id: int, error_code: int, /) -> None: ...
-
-    def local_flow_control_window(self, stream_id: int, /) -> int: ...
-
-    def increment_flow_control_window(
-        self, amount: int, stream_id: int | None = None, /
-    ) -> None: ...
-
-    def data_to_send(self) -> bytes: ...
-
-    def receive_data(self, data: bytes, /) -> list[h2.events.Event]:
-        """Return what the bytes tell. Raises `H2Error` if the peer breaks the protocol."""
-        ...
+PREFACE_BYTES = 24  # a client sends "PRI * HTTP/2.0..." before its first frame
 
 
 class H2(h2.connection.H2Connection):
@@ -73,15 +35,11 @@ class H2(h2.connection.H2Connection):
     # h2 remembers how each of the last 65536 streams ended: some 10 MB after a day of calls.
     MAX_CLOSED_STREAMS = 256
 
-    @property
-    def most_streams(self) -> int:
-        return self.remote_settings.max_concurrent_streams
 
-
-def server_h2(streams: int = MAX_STREAMS, stream_window: int = STREAM_WINDOW) -> Http2Frames:
-    """Return a server's connection with its first frames queued."""
+def open_h2(*, client: bool, streams: int = MAX_STREAMS, stream_window: int = STREAM_WINDOW) -> H2:
+    """Return a connection with its first frames queued."""
     config = h2.config.H2Configuration(
-        client_side=False,
+        client_side=client,
         header_encoding=None,
         # Ours are valid by construction; `_call` and `_server` check those of the peer.
         validate_outbound_headers=False,
@@ -90,12 +48,13 @@ def server_h2(streams: int = MAX_STREAMS, stream_window: int = STREAM_WINDOW) ->
         normalize_inbound_headers=False,
     )
     codes = h2.settings.SettingCodes
-    values = {codes.INITIAL_WINDOW_SIZE: stream_window, codes.MAX_CONCURRENT_STREAMS: streams}
+    values = {codes.INITIAL_WINDOW_SIZE: stream_window}
+    values |= {codes.ENABLE_PUSH: 0} if client else {codes.MAX_CONCURRENT_STREAMS: streams}
     connection = H2(config)
     # Replaced before the first frame: h2 would send its own defaults, and ours in a second frame.
-    connection.local_settings = h2.settings.Settings(client=False, initial_values=values)
+    connection.local_settings = h2.settings.Settings(client=client, initial_values=values)
     connection.initiate_connection()
-    connection.increment_flow_control_window(CONNECTION_WINDOW - DEFAULT_WINDOW)
+    connection.increment_flow_control_window(CONNECTION_WINDOW - _DEFAULT_WINDOW)
     return connection
 
 
@@ -144,9 +103,9 @@ class GoAwayFilter:
         return [piece for piece in pieces if piece]
 
 
-def goaway_frame(last_stream_id: int, error_code: int = NO_ERROR) -> bytes:
+def goaway_frame(last_stream_id: int) -> bytes:
     """Return the frame that asks a peer to open no further streams on this connection."""
-    frame = GoAwayFrame(0, last_stream_id=last_stream_id, error_code=error_code)
+    frame = GoAwayFrame(0, last_stream_id=last_stream_id)
     return frame.serialize()
 
 
