@@ -32,6 +32,7 @@ class FileChange(NamedTuple):
     path: str
     finished: bool  # completely written: closed after writing, or renamed into place
     removed: bool = False  # unlinked, and not renamed away
+    moved: bool = False  # renamed into place
 
 
 class Watcher(Protocol):
@@ -123,8 +124,9 @@ class InotifyWatcher:
             return [FileChange("", False)]
         finished = bool(event.mask & self._finished)
         removed = bool(event.mask & self._flags.DELETE)
+        moved = bool(event.mask & self._flags.MOVED_TO)
         return [
-            FileChange(os.path.join(directory, event.name), finished, removed)
+            FileChange(os.path.join(directory, event.name), finished, removed, moved)
             for directory, wd in self._by_path.items()
             if wd == event.wd and self._is_watched(directory, event.name)
         ]

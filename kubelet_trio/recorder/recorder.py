@@ -131,9 +131,11 @@ class Recorder:
                 # A note rings only if it is the first: those that came during a write did not.
                 if not self._notes:
                     await self._news.wait_ring()
-                await self.flush()
+                # Before the write, not after it: its thread takes the interpreter from the event
+                # loop, and the first news of a pod mostly mean that there is work to do for it.
                 with trio.move_on_after(INTERVAL):
                     await self._hurry.wait_ring()
+                await self.flush()
         finally:
             with trio.move_on_after(END_LIMIT, shield=True):
                 await self.flush()

@@ -66,12 +66,10 @@ async def test_a_pods_life_costs_few_runtime_calls(node: Node, autojump_clock: M
         node.feed.put(pod)
         await trio.sleep(1)
         # No listing: every call for this pod was this agent's, and answered.
-        assert node.calls() == [
-            "StopContainer",
-            "ContainerStatus",
-            "StopPodSandbox",
-            "RemovePodSandbox",  # takes its containers along
-        ]
+        first, *beside, last = node.calls()
+        assert first == "StopContainer"
+        assert sorted(beside) == ["ContainerStatus", "StopPodSandbox"]  # side by side
+        assert last == "RemovePodSandbox"  # takes its containers along
 
 
 class SlowRecords:

@@ -53,8 +53,15 @@ class FakeWatcher:
         self.closed = False
         self._send, self._receive = trio.open_memory_channel[FileChange](math.inf)
 
-    def tell(self, path: object, *, finished: bool = True) -> None:
-        self._send.send_nowait(FileChange(str(path), finished))
+    def tell(
+        self,
+        path: object,
+        *,
+        finished: bool = True,
+        removed: bool = False,
+        moved: bool = False,
+    ) -> None:
+        self._send.send_nowait(FileChange(str(path), finished, removed, moved))
 
     def watch(self, points: WatchPoints) -> bool:
         changed = points != self.points

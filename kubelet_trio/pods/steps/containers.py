@@ -7,6 +7,7 @@ retried with a growing delay.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from lightkube.models.core_v1 import Pod
 from structlog.contextvars import bound_contextvars
@@ -35,6 +36,7 @@ from kubelet_trio.pods.images import EnsuredImage, ImageError
 from kubelet_trio.pods.plan import StartContainer
 from kubelet_trio.pods.records.files import PodFiles
 from kubelet_trio.pods.services import PodServices
+from kubelet_trio.pods.steps.concurrency import run_together
 from kubelet_trio.pods.steps.errors import ContainerStartError, HookError
 from kubelet_trio.pods.steps.hooks import Hook, run_hook
 from kubelet_trio.pods.steps.inputs import container_inputs
@@ -113,12 +115,12 @@ class ContainerStarter:
         self._progress.at(f"starting container {name}")
         try:
             await self._services.runtime.start_container(container_id)
-            await self._observe(pod, container_id)
+            link = partial(self._link_log, pod, node, container, start.attempt, container_id)
+            await run_together((partial(self._observe, pod, container_id), link))
         except RuntimeCallError as exc:
             raise await self._failed(pod, container, "RunContainerError", exc.message) from exc
         self._services.managers.note_started(pod, container.spec, container_id, share)
         self._event(pod, container, "Normal", "Started", "Container started")
-        await self._link_log(pod, node, container, start.attempt, container_id)
         await self._post_start(pod, container, container_id)
 
     async def _ensure_images(

@@ -23,7 +23,7 @@ from kubelet_trio.pods.plan import PodPlan
 from kubelet_trio.pods.records.files import PodFiles
 from kubelet_trio.pods.records.userns import UserNamespaceError
 from kubelet_trio.pods.services import PodServices
-from kubelet_trio.pods.steps.concurrency import run_alongside
+from kubelet_trio.pods.steps.concurrency import run_alongside, run_together
 from kubelet_trio.pods.steps.errors import PodRejectedError, StepError
 from kubelet_trio.pods.steps.progress import Progress
 from kubelet_trio.tracing import NO_SPAN, Attributes, span
@@ -115,10 +115,11 @@ async def _create_sandbox(
     try:
         progress.at("preparing the sandbox")
         made = await sandbox_spec(services, pod, node, plan.sandbox_attempt)
-        # The order of the Go kubelet's syncPod: cgroup, directories, volumes, claims, then the
-        # sandbox, whose config names the cgroup and the log directory.
-        await services.cgroups.ensure(pod)
-        await services.offload(PodFiles(pod, node).prepare)
+        # The order of the Go kubelet's syncPod: cgroup and directories, which need nothing of each
+        # other, volumes, claims, then the sandbox, whose config names cgroup and log directory.
+        directories = partial(services.offload, PodFiles(pod, node).prepare)
+        steps = (partial(services.cgroups.ensure, pod), directories)
+        await run_together(steps, (CgroupError, OSError))
         progress.at("setting up volumes")
         with span("mountVolumes", pod, _about_volumes) if spec(pod).volumes else NO_SPAN:
             await services.volumes.mount(pod)

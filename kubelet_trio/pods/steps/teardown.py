@@ -14,7 +14,7 @@ decision is on disk by then, and the next agent continues with it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -101,7 +101,8 @@ async def _end_running(teardown: Teardown) -> None:
     observed = await _fresh(teardown)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(adopt_claims(teardown))
-        await stack.enter_async_context(adopt_sandbox(teardown))
+        reports = (partial(_report_stopped, teardown, observed),)
+        await stack.enter_async_context(adopt_sandbox(teardown, reports))
         await stack.enter_async_context(adopt_containers(teardown, observed))
 
 
@@ -151,10 +152,14 @@ async def adopt_containers(teardown: Teardown, observed: RuntimePod) -> AsyncIte
         steps += [partial(_stop, teardown, running[name], turn, following) for name in stage]
         turn = following
     await run_together(steps, TEARDOWN_ERRORS)
-    ids = [c.id for c in running.values()]
-    observer = teardown.services.observer
-    uid = pod_uid(teardown.pod)
-    await teardown.stopped(await observer.refresh(uid, containers=ids) if ids else observed)
+
+
+async def _report_stopped(teardown: Teardown, before: RuntimePod) -> None:
+    """Read how the containers ended that ran `before`, and report it."""
+    ids = [c.id for c in {c.name: c for c in before.running()}.values()]
+    refresh = teardown.services.observer.refresh
+    observed = await refresh(pod_uid(teardown.pod), containers=ids) if ids else before
+    await teardown.stopped(observed)
 
 
 @dataclass(slots=True, eq=False)
@@ -215,15 +220,26 @@ async def _stop_in_turn(
 
 
 @asynccontextmanager
-async def adopt_sandbox(teardown: Teardown) -> AsyncIterator[None]:
-    """Stop the sandboxes; remove them and the dead containers if the teardown `clears`."""
+async def adopt_sandbox(
+    teardown: Teardown, reports: Sequence[Callable[[], Awaitable[None]]] = ()
+) -> AsyncIterator[None]:
+    """Stop the sandboxes; remove them and the dead containers if the teardown `clears`.
+
+    `reports` run while they are being stopped: what has ended must be reported before it is
+    removed, but a stop removes nothing.
+    """
     yield
     teardown.progress.at("stopping and removing the sandbox")
     runtime = teardown.services.runtime
-    observed = teardown.services.observer.get(pod_uid(teardown.pod))
-    ready = [sandbox.id for sandbox in observed.sandboxes if sandbox.ready]
-    for sandbox_id in ready:
-        await runtime.stop_pod_sandbox(sandbox_id)
+    observer, uid = teardown.services.observer, pod_uid(teardown.pod)
+    ready = [sandbox.id for sandbox in observer.get(uid).sandboxes if sandbox.ready]
+
+    async def stop() -> None:
+        for sandbox_id in ready:
+            await runtime.stop_pod_sandbox(sandbox_id)
+
+    await run_together((stop, *reports), TEARDOWN_ERRORS)
+    observed = observer.get(uid)
     if not any(observed.running()):
         teardown.at_rest()  # before anything is removed: that may take long, or never succeed
     trouble = await remove_dead(runtime, observed, stopped=ready) if teardown.clears else ""

@@ -9,21 +9,20 @@ Until then, and while the file does not parse, its last valid pods stay in force
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.model import PodUid, pod_uid
 from kubelet_trio.objects import ApiObject
 from kubelet_trio.sources.errors import FieldError, ManifestError
+from kubelet_trio.sources.files.burst import REMOVED
 from kubelet_trio.sources.files.scan import DirectoryListing, FileRead, Signature
 from kubelet_trio.sources.manifest.static import mark_seen, seen_at
 
 _OLD = 1.0  # seconds without a write after which a file counts as finished
-# Seconds that an unlinked file must stay away. Programs that unlink and rewrite a file do so at
-# once; editors that take longer (vim) rename it away first, which is no unlink.
-_REMOVED = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,7 @@ class Ledger:
         finished: Collection[str] | None,
         now: float,
         wall: float,
-        removed: Collection[str] = (),
+        removed: Mapping[str, float] = MappingProxyType({}),
     ) -> Decision:
         """Apply a scan: forget files that were removed, and return the files to read.
 
@@ -75,7 +74,7 @@ class Ledger:
             finished: paths that were completely written; None: all of them.
             now: trio time.
             wall: Unix seconds.
-            removed: paths known to have been unlinked.
+            removed: when paths were seen to be unlinked, in trio time.
         """
         read: list[str] = []
         changing: dict[str, tuple[Signature | None, float]] = {}
@@ -92,8 +91,11 @@ class Ledger:
                 read.append(path)
             changing[path] = (signature, until)
         for path in [p for p in self._files if p not in listing.files and p not in listing.broken]:
-            hold = min(_REMOVED, self._settle) if path in removed else self._settle
-            until = self._until(path, None, now + hold)
+            unlinked = removed.get(path)
+            settled = now + self._settle
+            if unlinked is not None:
+                settled = min(settled, unlinked + REMOVED)
+            until = self._until(path, None, settled)
             if now >= until:
                 del self._files[path]
             else:

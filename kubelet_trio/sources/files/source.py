@@ -17,7 +17,7 @@ After a crash the supervisor calls `run` again on the same object, which keeps i
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import trio
 from lightkube.models.core_v1 import Pod, PodStatus
@@ -38,6 +38,7 @@ from kubelet_trio.model import (
     thread_offload,
 )
 from kubelet_trio.sources.errors import ManifestError
+from kubelet_trio.sources.files.burst import LONGEST, Burst
 from kubelet_trio.sources.files.ledger import Ledger
 from kubelet_trio.sources.files.scan import (
     DirectoryListing,
@@ -58,8 +59,6 @@ from kubelet_trio.sources.source import (
 
 SOURCE = "file"
 
-_QUIET = 0.002  # seconds without an event that end a burst
-_BURST = 0.1  # seconds after which even an unfinished burst is handled
 _FIRST = 5.0  # seconds that changing files may delay the first delivery
 
 
@@ -118,6 +117,7 @@ class FileSource:
             alone = any(path == self.path for path, _ in remembered)
             self._kind = PathKind.FILE if alone else PathKind.DIRECTORY
         self._changes: list[FileChange] = []
+        self._removed: Mapping[str, float] = {}  # when files were unlinked since
         self.delivered: SourceSnapshot | None = None
         self._first_by: float | None = None
 
@@ -193,7 +193,7 @@ class FileSource:
         return "does not exist any more; its pods stay until it is back"
 
     async def _read(
-        self, listing: DirectoryListing, finished: set[str] | None, removed: set[str]
+        self, listing: DirectoryListing, finished: set[str] | None, removed: Mapping[str, float]
     ) -> float | None:
         """Read changed files; return when to scan again, None if no file is changing."""
         now, wall = trio.current_time(), self._clock.time()
@@ -207,10 +207,14 @@ class FileSource:
                 self._ledger.take(path, result, seen_now(wall))
             else:
                 # Written since the scan: the content may be incomplete.
-                again_at = now + _BURST if again_at is None else min(again_at, now + _BURST)
+                again_at = now + LONGEST if again_at is None else min(again_at, now + LONGEST)
         return again_at
 
-    async def _read_files(self, paths: Iterable[str]) -> dict[str, FileRead | ManifestError | None]:
+    async def _read_files(
+        self, paths: Collection[str]
+    ) -> dict[str, FileRead | ManifestError | None]:
+        if not paths:
+            return {}
         known = frozenset(pod_uid(pod) for pod in self._ledger.pods())
         return await self._offload(
             read_manifests, paths, self._node_name, known.__contains__, self._local_claims
@@ -231,22 +235,28 @@ class FileSource:
 
     async def _wait(self, watcher: Watcher, until: float) -> None:
         """Wait for the end of a burst of changes, or for the time to scan again."""
+        rested_at, burst = trio.current_time() + LONGEST, None
         with trio.move_on_at(until):
-            self._changes += await watcher.wait_changes()
-            with trio.move_on_after(_BURST):
-                quiet = False
-                while not quiet:
-                    with trio.move_on_after(_QUIET) as pause:
-                        self._changes += await watcher.wait_changes()
-                    quiet = pause.cancelled_caught
+            changes = await watcher.wait_changes()
+            burst = Burst(self.path, rested=trio.current_time() >= rested_at)
+            while True:
+                self._changes += changes
+                burst.add(changes, trio.current_time())
+                changes = []
+                with trio.move_on_at(burst.ends):
+                    changes = await watcher.wait_changes()
+                if not changes:
+                    break
+        if burst is not None:
+            self._removed = burst.removed
 
-    def _take_changes(self) -> tuple[set[str] | None, set[str]]:
-        """Return the files that were completely written, and those that were unlinked.
+    def _take_changes(self) -> tuple[set[str] | None, Mapping[str, float]]:
+        """Return the files that were completely written, and when others were unlinked.
 
         The former are None (all) if a directory or link above them was replaced.
         """
         changes, self._changes = self._changes, []
-        removed = {c.path for c in changes if c.removed}
+        removed, self._removed = self._removed, {}
         finished = {c.path for c in changes if c.finished}
         for path in finished:
             directory, name = os.path.split(path)

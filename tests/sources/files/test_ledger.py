@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from kubelet_trio.sources import FieldError, ManifestError
+from kubelet_trio.sources.files.burst import REMOVED
 from kubelet_trio.sources.files.ledger import Ledger
 from kubelet_trio.sources.files.scan import DirectoryListing, FileRead, PathKind, Signature
 from kubelet_trio.sources.manifest.static import seen_at
@@ -78,15 +79,22 @@ def test_a_file_is_gone_when_it_stays_gone() -> None:
 def test_an_unlinked_file_is_gone_sooner_than_one_renamed_away() -> None:
     ledger = known("web")
     assert ledger.decide(listing(), set(), 1.0, WALL).again_at == 1.1
-    assert ledger.decide(listing(), set(), 1.01, WALL, {A}).again_at == 1.01 + 0.01
+    unlinked = 1.01  # the look comes a little later
+    assert ledger.decide(listing(), set(), 1.012, WALL, {A: unlinked}).again_at == 1.01 + REMOVED
     assert names(ledger.pods()) == ["web-node1"]
-    ledger.decide(listing(), set(), 1.01 + 0.01, WALL)
+    ledger.decide(listing(), set(), 1.01 + REMOVED, WALL)
+    assert ledger.pods() == ()
+
+
+def test_a_file_that_stayed_away_until_the_first_look_is_gone_at_once() -> None:
+    ledger = known("web")
+    ledger.decide(listing(), set(), 1.0 + REMOVED, WALL, {A: 1.0})
     assert ledger.pods() == ()
 
 
 def test_an_unlinked_file_that_is_there_again_is_not_read_before_its_writer_is_done() -> None:
     ledger = known("web")
-    decision = ledger.decide(listing(a=sign(2)), set(), 1.0, WALL, {A})
+    decision = ledger.decide(listing(a=sign(2)), set(), 1.0, WALL, {A: 1.0})
     assert (decision.read, decision.again_at) == ((), 1.1)
     assert names(ledger.pods()) == ["web-node1"]
 
