@@ -44,7 +44,10 @@ def raise_for_bad(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
 
 @pytest.mark.parametrize(
     "place",
-    ["kubelet_trio.pods.worker.admitter.decide_beside", "kubelet_trio.pods.worker.worker.pod_probes"],
+    [
+        "kubelet_trio.pods.worker.admitter.decide_beside",
+        "kubelet_trio.pods.worker.worker.pod_probes",
+    ],
     ids=["admission", "construction"],
 )
 async def test_the_pod_is_rejected_and_nobody_else_touched(
