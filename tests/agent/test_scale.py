@@ -58,7 +58,7 @@ async def test_the_life_of_a_pod_takes_as_many_calls_beside_others(
     assert many <= 1.25 * few, (few, many)
 
 
-@pytest.mark.parametrize("room", [40, 64, 70])
+@pytest.mark.parametrize("room", [40, 64])
 async def test_pods_that_come_together_are_admitted_in_their_order(
     tmp_path: Path, autojump_clock: MockClock, room: int
 ) -> None:
@@ -71,4 +71,5 @@ async def test_pods_that_come_together_are_admitted_in_their_order(
         node.feed.put(*pods)
         await trio.sleep(60)
         assert [ready(node.status(pod)) for pod in pods] == [n < room for n in range(75)]
-        assert node.status(pods[-1]).reason == "OutOfcpu"
+        # Static pods are critical: for these, pods to preempt were looked for too.
+        assert "no set of running pods found" in (node.status(pods[-1]).message or "")
