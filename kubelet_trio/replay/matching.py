@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kubelet_trio.cri import v1
 from kubelet_trio.recorder import Kind
 from kubelet_trio.replay.recorded import Life, RecordedCall
 
@@ -280,3 +281,20 @@ def same_detail(recorded: Subject, decided: Subject) -> bool:
         return recorded.detail == decided.detail
     then, now = (int(each.detail.split()[1]) for each in (recorded, decided))
     return abs(then - now) <= _PER_STOP
+
+
+def container_fields(config: v1.ContainerConfig) -> dict[str, Any]:
+    """Return what of a container's config is compared."""
+    meta = config.metadata or v1.ContainerMetadata()
+    linux = config.linux.resources if config.linux is not None else None
+    cpusets = {name: getattr(linux, name) for name in CPUSETS} if linux is not None else {}
+    return {
+        "metadata": {"name": meta.name, "attempt": meta.attempt},
+        "linux": {"resources": cpusets},
+    }
+
+
+def sandbox_fields(config: v1.PodSandboxConfig) -> dict[str, Any]:
+    """Return what of a sandbox's config tells whose it is."""
+    meta = config.metadata or v1.PodSandboxMetadata()
+    return {"metadata": {"uid": meta.uid, "name": meta.name, "namespace": meta.namespace}}

@@ -34,7 +34,9 @@ from kubelet_trio.replay.matching import (
     Ledger,
     Owners,
     Subject,
+    container_fields,
     same_detail,
+    sandbox_fields,
     tolerance_of,
 )
 from kubelet_trio.replay.observed import ObjectHistory, Observed, state_of, with_state
@@ -181,7 +183,7 @@ class ReplayRuntime(RuntimeReads):
     async def run_pod_sandbox(
         self, config: v1.PodSandboxConfig, runtime_handler: str = ""
     ) -> SandboxId:
-        subject = self._subject("run_pod_sandbox", config=_pod(config))
+        subject = self._subject("run_pod_sandbox", config=sandbox_fields(config))
         call = await self._change(subject)
         assert call is not None
         sandbox_id = str(call.ok)
@@ -225,15 +227,11 @@ class ReplayRuntime(RuntimeReads):
         config: v1.ContainerConfig,
         sandbox_config: v1.PodSandboxConfig,
     ) -> ContainerId:
-        meta = config.metadata or v1.ContainerMetadata()
         subject = self._subject(
             "create_container",
             pod_sandbox_id=sandbox_id,
-            config={
-                "metadata": {"name": meta.name, "attempt": meta.attempt},
-                "linux": {"resources": _cpusets(config)},
-            },
-            sandbox_config=_pod(sandbox_config),
+            config=container_fields(config),
+            sandbox_config=sandbox_fields(sandbox_config),
         )
         call = await self._change(subject)
         assert call is not None
@@ -307,7 +305,7 @@ class ReplayRuntime(RuntimeReads):
     async def pull_image(
         self, image: v1.ImageSpec, auth: v1.AuthConfig | None, sandbox: v1.PodSandboxConfig
     ) -> str:
-        request = {"image": {"image": image.image}, "sandbox": _pod(sandbox)}
+        request = {"image": {"image": image.image}, "sandbox": sandbox_fields(sandbox)}
         call = await self._change(self._subject("pull_image", **request), image.image)
         assert call is not None
         return str(call.ok or image.image)
@@ -499,13 +497,3 @@ class ReplayRuntime(RuntimeReads):
             return read_message(v1.Image, content)
         is_known = ("image_status", name) in self._observed.others
         return v1.Image(id=name, repo_tags=[name]) if not is_known or touched > 0 else None
-
-
-def _cpusets(config: v1.ContainerConfig) -> dict[str, str]:
-    linux = config.linux.resources if config.linux is not None else None
-    return {name: getattr(linux, name) for name in CPUSETS} if linux is not None else {}
-
-
-def _pod(config: v1.PodSandboxConfig) -> dict[str, Any]:
-    meta = config.metadata or v1.PodSandboxMetadata()
-    return {"metadata": {"uid": meta.uid, "name": meta.name, "namespace": meta.namespace}}
