@@ -2,9 +2,9 @@
 
 The calls are those that no node agent can leave out: RunPodSandbox, CreateContainer and
 StartContainer; StopContainer, StopPodSandbox and RemovePodSandbox. A thread a pod makes them, with
-nothing around them: no image, volume, status, cgroup or file is looked at. A sandbox has the seccomp
-profile that every kubelet asks for (`generatePodSandboxLinuxConfig` in pkg/kubelet/kuberuntime): it
-takes a quarter of RunPodSandbox, and no agent may leave it out.
+nothing around them: no image, volume, status, cgroup or file is looked at. A sandbox has the
+seccomp profile that every kubelet asks for (`generatePodSandboxLinuxConfig` in
+pkg/kubelet/kuberuntime): it takes a quarter of RunPodSandbox, and no agent may leave it out.
 """
 
 from __future__ import annotations
