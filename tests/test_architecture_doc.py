@@ -40,12 +40,15 @@ class Hop(NamedTuple):
     number: int
     name: str  # below the package, dotted
     task: str  # the supervised task that makes it
+    is_beside: bool = False  # made while the hop before it is, in any order
 
     def __str__(self) -> str:
         return f"hop {self.number}, {self.name}"
 
 
-_ROW = re.compile(r"\| (?P<number>\d+) \| `(?P<name>[\w.]+)` \| `(?P<task>[^`]+)` \| .+ \|")
+_ROW = re.compile(
+    r"\| (?P<number>\d+) \| `(?P<name>[\w.]+)` \| `(?P<task>[^`]+)` \| (?P<text>.+) \|"
+)
 
 
 def hops(walk: str) -> list[Hop]:
@@ -53,7 +56,10 @@ def hops(walk: str) -> list[Hop]:
     _, found, rest = PAGE.read_text().partition(f"\n## {walk}\n")
     assert found, f"there is no walk {walk!r}"
     rows = _ROW.finditer(rest.partition("\n## ")[0])
-    return [Hop(int(row["number"]), row["name"], row["task"]) for row in rows]
+    return [
+        Hop(int(row["number"]), row["name"], row["task"], row["text"].startswith("beside that, "))
+        for row in rows
+    ]
 
 
 def code_of(hop: Hop) -> CodeType:
@@ -191,8 +197,13 @@ async def test_a_walk_makes_the_hops_of_its_table_in_their_order(
     for hop, code in zip(table, codes, strict=True):
         assert code in trace.calls, f"{hop}: the walk does not make it any more"
         assert fnmatch(trace.calls[code], hop.task), f"{hop}: made by {trace.calls[code]!r}"
-    made = sorted(table, key=lambda hop: order.index(codes[hop.number - 1]))
-    assert [str(hop) for hop in made] == [str(hop) for hop in table]
+    at = {hop: order.index(code) for hop, code in zip(table, codes, strict=True)}
+    ordered = [hop for hop in table if not hop.is_beside]
+    assert [str(hop) for hop in sorted(ordered, key=at.__getitem__)] == [str(h) for h in ordered]
+    for hop in table:
+        if hop.is_beside:
+            *_, before, _ = [each for each in ordered if each.number < hop.number]
+            assert at[hop] > at[before], f"{hop}: made before {before}"
 
 
 def test_the_layers_are_those_that_are_enforced() -> None:

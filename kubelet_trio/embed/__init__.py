@@ -1,6 +1,6 @@
 """The library: a kubelet inside another trio program. Start with `open_kubelet`."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from kubelet_trio.cri import (
     ExecResult,
@@ -86,6 +86,12 @@ _SHOWN: tuple[Any, ...] = (
     TopologyOptions,
     open_kubelet,
 )
+# A replay reads recorded settings by the annotations, whose names the other module lacks.
+for _settings in (ManagerSettings, TopologyOptions):
+    _settings.__annotations__ = get_type_hints(_settings)
+# A replay reads recorded settings by the annotations, whose names the other module lacks.
+for _settings in (ManagerSettings, TopologyOptions):
+    _settings.__annotations__ = get_type_hints(_settings)
 for _public in _SHOWN:
     _public.__module__ = "kubelet_trio"
 
