@@ -13,7 +13,7 @@ import kubelet_trio
 PACKAGE = Path(kubelet_trio.__file__).parent
 COMPOSING = ("agent", "daemon", "embed")
 # Of an AsyncValue, of trio's cancel scopes, and of classes and exceptions.
-SETTABLE = {"value", "deadline", "shield", "__cause__", "__module__"}
+SETTABLE = {"value", "deadline", "shield", "__cause__", "__module__", "__annotations__"}
 
 
 def assigned(tree: ast.AST) -> Iterator[ast.Attribute]:
