@@ -1,6 +1,7 @@
 """The recording of a failure: `kubelet-trio replay` takes it, as that of a node.
 
-Only hypothesis' last run of an example that fails is recorded, so that it costs nothing else.
+Only hypothesis' last run of an example that fails is kept. All are recorded: a run must not depend
+on whether it is the last one, and the recorder's tasks take part in the scheduler's draws.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ _DIRECTORY = "KUBELET_TRIO_SIMULATION_RECORDINGS"  # where they go; else where t
 
 
 class Recorded:
-    """Records a world's agents, if its run is the one that is reported."""
+    """Records a world's agents, and keeps that if its run is the one that is reported."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self.path: Path | None = None
-        if _is_reported():
-            world.recorder_size = SIZE
+        world.recorder_size = SIZE
+        world.keeps_recording = _is_reported()
 
     def save(self) -> None:
         """Write the recording and say where it is; nothing if nothing was recorded."""
-        if not self._world.recorder_size:
+        if not self._world.keeps_recording:
             return
         handle, name = tempfile.mkstemp(
             prefix="kubelet-trio-simulation-", suffix=".rec", dir=os.environ.get(_DIRECTORY)

@@ -49,6 +49,33 @@ def test_a_failure_says_where_its_recording_is(
     replay_recording(path).check()
 
 
+class _DoubledLate(WitnessRuntime):
+    """Finds fault when much has happened."""
+
+    async def start_container(self, container_id: ContainerId) -> None:
+        await super().start_container(container_id)
+        if len(self.calls) > 500:
+            self.node.violations.append("planted")
+
+
+def test_the_run_that_is_kept_is_the_one_that_failed() -> None:
+    """Hypothesis calls a machine flaky whose last run differs."""
+    runs: list[list[object]] = []
+
+    class Machine(AgentMachine):
+        make_runtime = _DoubledLate
+
+        def teardown(self) -> None:
+            runs.append([*self.world.runtime.calls])
+            super().teardown()
+
+    with pytest.raises(AssertionError, match="planted"):
+        run_machine(Machine, examples=60, shrink=False)
+    *_, failed, reported = runs
+    assert failed
+    assert failed == reported
+
+
 def replayed(tmp_path: Path, story: Callable[[World], None]) -> int:
     """Let something happen to a world, replay it, and return how many agents there were."""
     path = tmp_path / "world.rec"

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import tempfile
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,16 @@ from kubelet_trio.agent import Agent, AgentSettings, Seams, make_agent
 from kubelet_trio.containers import NodeSettings
 from kubelet_trio.cri import v1
 from kubelet_trio.managers import LoadedManagers, load_claims
-from kubelet_trio.model import ContainerId, FileChange, PodUid, WatchPoints, inline_offload, pod_key
+from kubelet_trio.model import (
+    ContainerId,
+    FileChange,
+    Offload,
+    PodUid,
+    Purpose,
+    WatchPoints,
+    inline_offload,
+    pod_key,
+)
 from kubelet_trio.pods import load_records, wanted_pods
 from kubelet_trio.recorder import Entry, read_entries, segment_contents
 from kubelet_trio.sources import FileSource
@@ -109,6 +119,23 @@ class WitnessRuntime(FakeRuntime):
         await super().stop_container(container_id, grace_period)
 
 
+class Offloads:
+    """The blocking calls of an agent, apart from those of its flight recorder.
+
+    That must not draw from a machine's faults: its last run, which is kept, has to be the same.
+    """
+
+    def __init__(self, offload: Offload, recorder: Any) -> None:
+        self._offload, self._recorder = offload, recorder
+
+    async def __call__(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._offload(fn, *args, **kwargs)
+
+    def of(self, purpose: Purpose) -> Offload:
+        found: Offload = self._recorder if purpose is Purpose.RECORDER else self._offload
+        return found
+
+
 class World:
     """The node. `close` it in the end."""
 
@@ -142,6 +169,7 @@ class World:
         self.watcher = NudgedWatcher(self.changes)
         self.csi: CsiNode | None = None
         self.recorder_size = 0  # bytes; 0: nothing is recorded
+        self.keeps_recording = True  # otherwise what is recorded is thrown away
         self.agent: Agent | None = None
         self._life = trio.CancelScope()
         self._dead = trio.Event()
@@ -234,7 +262,7 @@ class World:
             sources=(files,),
             exit_waiter=self.runtime.exit_waiter,
             clock=self.clock,
-            offload=self.offload,
+            offload=Offloads(self.offload, self._record),
             plugin_watcher=self.csi.make_watcher if self.csi is not None else None,
             devices=self.csi.devices if self.csi is not None else None,
         )
@@ -244,6 +272,15 @@ class World:
         result = await inline_offload(fn, *args, **kwargs)
         self.resizes.see_records(args)
         return result
+
+    async def _record(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+        if args and not self.keeps_recording:
+            await trio.lowlevel.checkpoint()  # the scheduler draws as if it were written
+            notes = args[0]
+            assert isinstance(notes, deque)
+            notes.clear()
+            return None
+        return await inline_offload(fn, *args, **kwargs)
 
     async def _live(self, agent: Agent) -> None:
         try:
