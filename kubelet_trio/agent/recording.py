@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,6 +49,8 @@ class Taps:
     volumes: VolumeNotes
     evictions: RecordedEvictions
     managers: LoadedManagers | None = None  # with the states that they begin with
+    # Of checkpoints that are put before the agent runs, and there is a time to note.
+    early: dict[str, Callable[[], bytes]] = field(default_factory=dict)
 
     def begin(self) -> None:
         """Take notes from threads from now on, and note the machine. Called once by the agent."""
@@ -57,10 +59,16 @@ class Taps:
             self.recorder.note(Kind.MACHINE, "", self.managers.machine)
             for provider, state in self.managers.providers.values():
                 self.checkpoint(provider.file, partial(provider.encode, state))
+        for file, encode in self.early.items():
+            self.checkpoint(file, encode)
+        self.early.clear()
 
     def checkpoint(self, file: str, encode: Callable[[], bytes]) -> None:
         """Note a checkpoint of the managers; `encode` is called in a thread."""
-        self.recorder.note(Kind.CHECKPOINT, file, encode)
+        if self.recorder.has_begun:
+            self.recorder.note(Kind.CHECKPOINT, file, encode)
+        else:
+            self.early[file] = encode
 
     def request(self, what: str, uid: PodUid, told: Mapping[str, Any]) -> None:
         """Note what a user has asked for: `restart`, `debug` or `grace`."""
@@ -154,10 +162,10 @@ def told_settings(settings: AgentSettings) -> dict[str, Any]:
     """
     told = replace(settings, admission=replace(settings.admission, checks=()))
     found = {}
-    for field in fields(told):
-        if field.name not in _NOT_TOLD:
+    for each in fields(told):
+        if each.name not in _NOT_TOLD:
             with suppress(NotImplementedError):
-                found[field.name] = msgspec.to_builtins(getattr(told, field.name), enc_hook=_encode)
+                found[each.name] = msgspec.to_builtins(getattr(told, each.name), enc_hook=_encode)
     return found
 
 

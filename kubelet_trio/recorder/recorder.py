@@ -102,6 +102,11 @@ class Recorder:
             token.run_sync_soon(self._news.ring, idempotent=True)
 
     @property
+    def has_begun(self) -> bool:
+        """Whether the agent runs, so that there is a time to note."""
+        return self._now is not None
+
+    @property
     def entries(self) -> int:
         """The number of entries written."""
         return self._writer.entries

@@ -13,7 +13,10 @@ import trio
 from kubelet_trio.model import thread_offload
 from kubelet_trio.probes import ProcOrphans
 
-COMMAND = ["sh", "-c", "sleep 1000; true"]
+
+def leaving(test: str) -> list[str]:
+    """Return a command that no other test runs: others may run beside this one."""
+    return ["sh", "-c", "sleep 1000; true", f"{test}-{os.getpid()}"]
 
 
 @contextmanager
@@ -53,10 +56,10 @@ def wait_gone(pid: int) -> None:
 
 
 async def test_what_a_killed_command_started_is_killed_too() -> None:
-    orphans = ProcOrphans(thread_offload)
-    with running(*COMMAND) as command, running(*COMMAND) as other:
+    orphans, twice = ProcOrphans(thread_offload), leaving("killed")
+    with running(*twice) as command, running(*twice) as other:
         child, spared = child_of(command.pid), child_of(other.pid)
-        leaders = await orphans.find(os.getpid(), COMMAND, age=1)
+        leaders = await orphans.find(os.getpid(), twice, age=1)
         # Two runs of the same command cannot be told apart; only one's leader ends.
         assert leaders == {command.pid, other.pid}
         command.kill()
@@ -72,12 +75,12 @@ async def test_what_a_killed_command_started_is_killed_too() -> None:
 
 
 async def test_other_commands_and_older_ones_are_not_found() -> None:
-    orphans = ProcOrphans(thread_offload)
-    with running(*COMMAND) as old:
+    orphans, left = ProcOrphans(thread_offload), leaving("older")
+    with running(*left) as old:
         child = child_of(old.pid)
         await trio.to_thread.run_sync(time.sleep, 1)
         with running("sleep", "1000"):
-            assert await orphans.find(os.getpid(), COMMAND, age=0) == frozenset()
+            assert await orphans.find(os.getpid(), left, age=0) == frozenset()
         old.kill()
         old.wait()
         assert is_running(child)
@@ -89,4 +92,4 @@ async def test_a_process_that_is_gone_has_nothing() -> None:
     orphans = ProcOrphans(thread_offload)
     with running("true") as process:
         process.wait()
-    assert await orphans.find(process.pid, COMMAND, age=1) == frozenset()
+    assert await orphans.find(process.pid, leaving("gone"), age=1) == frozenset()

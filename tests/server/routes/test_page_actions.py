@@ -308,8 +308,7 @@ async def test_a_restart_is_done_and_audited(autojump_clock: MockClock) -> None:
     assert page.restarted == [("u1", "web")]
     assert (refused.status, refused.body) == (409, b"the container is starting already\n")
     name = (await page.ask("GET", "/ui/session", owner)).json["session"]
-    first, second = logs
-    assert first["event"] == "ui.restart"
+    first, second = [each for each in logs if each["event"] == "ui.restart"]
     assert (first["session"], first["pod"], first["containerName"]) == (
         name,
         "default/web-node1",
