@@ -147,5 +147,5 @@ def test_a_resize_that_is_not_carried_out_is_found(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_resize_for_which_there_is_no_room_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admitter, "decide_resize", lambda *_: None)
+    monkeypatch.setattr(admitter, "decide_resize_beside", lambda *_: None)
     assert "'cpu'" in fails()
