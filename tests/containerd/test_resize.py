@@ -338,7 +338,7 @@ def test_the_status_shows_each_state_in_order(node: ApiNode, cri: CriClient) -> 
     with node.running(pod_of("order", *SIX)):
         node.history.pop("order", None)
         node.resize("order", patch_of(*SIX_MIXED))
-        node.wait("order", is_resized, what="resized")
+        node.wait_seen(node.wait("order", is_resized, what="resized"))
         states = [tuple(resize_conditions(p)) for p in node.history["order"]]
         distinct = [s for n, s in enumerate(states) if n == 0 or s != states[n - 1]]
         assert distinct in ([(), (IN_PROGRESS,), ()], [(IN_PROGRESS,), ()], [()])

@@ -184,6 +184,11 @@ class ApiNode:
         assert found[0] is not None
         return found[0]
 
+    def wait_seen(self, pod: Json) -> None:
+        """Wait until `history` has this version of a pod: its task may be one turn behind."""
+        name, version = pod["metadata"]["name"], _version(pod)
+        self._poll(lambda: _version(self.history[name][-1]) >= version, 60, f"{name} seen", [pod])
+
     @contextmanager
     def running(self, manifest: Json) -> Iterator[Json]:
         """Run a pod for the length of a block."""
@@ -231,3 +236,7 @@ def has_ready_node(kube: FakeKube) -> bool:
     nodes = kube.server.store.all("Node")
     conditions = nodes[0].get("status", {}).get("conditions", ()) if nodes else ()
     return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+
+def _version(pod: Json) -> int:
+    return int(pod["metadata"]["resourceVersion"])
