@@ -100,27 +100,15 @@ def import_libraries() -> None:
     name = "trio_util._trio_async_generator"  # asynchronous generators are Python's own
     no_generators = _in_place_of(name, trio_async_generator=_LeftOut)
     importlib.import_module("ctypes")
-    no_sorting = _in_place_of("sortedcontainers", SortedDict=_SortedDict)
     # attrs asks for the name of this Python.
     no_platform = _in_place_of("platform", python_implementation=lambda: _IMPLEMENTATION)
     no_search = _in_place_of("ctypes.util", find_library=_library)
-    with no_dtls, no_generators, no_sorting, no_platform, no_search:
+    with no_dtls, no_generators, no_platform, no_search:
         import inotify_simple
         import trio
         import trio_util
 
     del betterproto2, inotify_simple, msgspec, structlog, trio, trio_util
-
-
-class _SortedDict(dict[Any, Any]):
-    """Stands for the one sorted dictionary of trio: it has those who wait for all to be idle."""
-
-    def keys(self) -> list[Any]:  # type: ignore[override]
-        return sorted(self)
-
-    def peekitem(self, index: int) -> tuple[Any, Any]:
-        key = self.keys()[index]
-        return key, self[key]
 
 
 _DTLS = ("DTLSChannel", "DTLSChannelStatistics", "DTLSEndpoint")

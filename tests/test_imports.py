@@ -90,7 +90,7 @@ def test_a_daemon_comes_without_what_its_libraries_import_for_others() -> None:
     )
     unused = {"ast", "async_generator", "bz2", "colorama", "decimal", "difflib", "dis", "lzma"}
     unused |= {"pickle", "shutil", "tempfile", "trio._dtls", "typing_extensions", "uuid", "_ssl"}
-    unused |= {"platform", "sortedcontainers", "structlog.dev", "structlog.tracebacks"}
+    unused |= {"platform", "structlog.dev", "structlog.tracebacks"}
     assert not unused & modules
     # 762 on Python 3.11, of which 436 are of this package.
     assert len(modules) < 790

@@ -314,8 +314,23 @@ def _shared(key: str) -> str:
     return key
 
 
+def _known_key(key: Any) -> Any:
+    return _keys.get(key) or _shared(key) if type(key) is str else key
+
+
+def _keep_unknown(unknown: list[bytes], field: bytes) -> None:
+    unknown.append(field)
+    if len(unknown) > _MOST_UNKNOWN:
+        raise ValueError(f"more than {_MOST_UNKNOWN} unknown fields")
+
+
+def _wrong_type(message_type: Any, tag: int, expected: int) -> ValueError:
+    what = f"field {tag >> 3} has wire type {tag & 7}, not {expected}"
+    return ValueError(f"{message_type.__name__}: {what}")
+
+
 def _decode(message_type: Any, data: bytes, at: int, end: int, leave_out: frozenset[str]) -> Any:
-    """Return the message in a part of `data`. Raises ValueError."""
+    """Return the message in a part of `data`. Raises ValueError, for proto2's groups too."""
     message, known, unknown = *_new(message_type, leave_out), list[bytes]()
     values = message.__dict__
     while at < end:
@@ -325,7 +340,6 @@ def _decode(message_type: Any, data: bytes, at: int, end: int, leave_out: frozen
         if tag > _ONE_BYTE:
             tag, at = _varint(data, began, end)
         wire_type = tag & 7
-        value: Any
         if wire_type in _WITH_NUMBER:
             if at < end and (number := data[at]) <= _ONE_BYTE:
                 at += 1
@@ -337,23 +351,19 @@ def _decode(message_type: Any, data: bytes, at: int, end: int, leave_out: frozen
         elif wire_type in _SIZES:
             start, at = at, at + _SIZES[wire_type]
         else:
-            # Groups (wire types 3 and 4) do not exist in proto3.
             raise ValueError(f"{message_type.__name__}: unknown wire type {wire_type}")
         if at > end:
             raise ValueError(f"{message_type.__name__}: the message is cut short")
         field = known.get(tag >> 3)
         if field is None:
-            unknown.append(data[began:at])
-            if len(unknown) > _MOST_UNKNOWN:
-                raise ValueError(f"more than {_MOST_UNKNOWN} unknown fields")
+            _keep_unknown(unknown, data[began:at])
             continue
         name, expected, kind, inside, convert = field
         if kind == _LEFT_OUT:
             continue
         if wire_type != expected:
             if kind != _NUMBERS or wire_type != _BYTES:
-                what = f"field {tag >> 3} has wire type {wire_type}, not {expected}"
-                raise ValueError(f"{message_type.__name__}: {what}")
+                raise _wrong_type(message_type, tag, expected)
             values[name].extend(_packed(expected, convert, data, start, at))
             continue
         if kind == _TEXTS:
@@ -373,10 +383,7 @@ def _decode(message_type: Any, data: bytes, at: int, end: int, leave_out: frozen
             values[name] = value
         elif kind == _MAP:
             # Labels and annotations: the same few keys in thousands of messages.
-            key = value.key
-            if type(key) is str:
-                key = _keys.get(key) or _shared(key)
-            values[name][key] = value.value
+            values[name][_known_key(value.key)] = value.value
         else:
             values[name].append(value)
     if unknown:

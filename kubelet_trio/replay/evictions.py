@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -24,6 +24,7 @@ from kubelet_trio.pressure import (
     EvictionInputs,
     FileSystems,
     Layout,
+    NoEvictionNotes,
     Observations,
     PodUsage,
 )
@@ -86,7 +87,7 @@ class Cues(Generic[T]):
                 bell.ring()
 
 
-class ReplayEvictions:
+class ReplayEvictions(NoEvictionNotes):
     """The eviction manager's side of one recorded life."""
 
     def __init__(self, life: Life, decisions: Decisions, tolerance: float) -> None:
@@ -162,21 +163,7 @@ class ReplayEvictions:
             raise RuntimeCallError("ListContainerStats", cue.content.error)
         return dict(cue.content.pods)
 
-    # EvictionNotes
-
-    def observed(self, observed: Observations, layout: Layout, *, is_calm: bool) -> None:
-        pass
-
-    def unknown(self, error: str) -> None:
-        pass
-
-    def measured(
-        self, usages: Mapping[PodUid, PodUsage], seconds: float, *, all_pods: bool
-    ) -> None:
-        pass
-
-    def not_measured(self, error: Exception, seconds: float) -> None:
-        pass
+    # EvictionNotes: what was observed is what is replayed
 
     def evicted(self, uid: PodUid, signal: str, grace: int, message: str) -> None:
         self._decisions.decide(uid, "evict", eviction_words(signal, grace, message))

@@ -13,6 +13,7 @@ import trio
 from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.model import (
+    Bell,
     EventSink,
     PodKey,
     PodUid,
@@ -168,6 +169,11 @@ async def _tell_problems(
         known = frozenset(problems)
 
 
+def _tell_dropped(drop: DroppedPod, pod: Pod, events: EventSink) -> None:
+    log.warning("source.pod_dropped", pod=str(drop.key), podUID=drop.uid, why=drop.message)
+    events.emit(pod_object_ref(pod), "Warning", "FailedValidation", drop.message)
+
+
 async def run_merge(
     sources: Sequence[Source],
     apply: Callable[[Desired], Awaitable[None]],
@@ -192,26 +198,14 @@ async def run_merge(
     hidden: frozenset[ObjectKey] = frozenset()
     holders: Mapping[NameInSource, str] = {}
 
-    turn = trio.Lock()
+    delivered = Bell()
 
     async def publish() -> None:
-        try:
-            turn.acquire_nowait()
-        except trio.WouldBlock:
-            await turn.acquire()  # the last delivery is still being applied
-        try:
-            await publish_now()
-        finally:
-            turn.release()
-
-    async def publish_now() -> None:
         nonlocal dropped, hidden, holders
         merged = merge(order, snapshots, holders)
         holders = merged.holders(snapshots)
         for drop in [d for d in merged.dropped if d not in dropped]:
-            log.warning("source.pod_dropped", pod=str(drop.key), podUID=drop.uid, why=drop.message)
-            involved = pod_object_ref(merged.dropped[drop])
-            events.emit(involved, "Warning", "FailedValidation", drop.message)
+            _tell_dropped(drop, merged.dropped[drop], events)
         dropped = frozenset(merged.dropped)
         for key in merged.hidden - hidden:
             log.warning("source.object_dropped", object=str(key), why="there is one before it")
@@ -222,7 +216,7 @@ async def run_merge(
     async def pump(source: Source) -> None:
         while True:
             snapshots[source.name] = await source.snapshots.wait_value()
-            await publish()
+            delivered.ring()
 
     async with trio.open_nursery() as pumps:
         # Also before any delivery: after a restart with the sources' last snapshots.
@@ -234,5 +228,9 @@ async def run_merge(
             )
         task_status.started()
         while True:
-            await trio.sleep(period)
-            on_applied()
+            with trio.move_on_after(period) as waited:
+                await delivered.wait_ring()
+            if waited.cancelled_caught:
+                on_applied()
+            else:
+                await publish()

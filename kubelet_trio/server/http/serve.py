@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import trio
 from structlog.contextvars import bind_contextvars
@@ -82,14 +83,10 @@ async def serve_http(
         finally:
             seats.leave(seat)
 
-    # `serve_listeners` survives a lack of descriptors (EMFILE): it logs, waits and accepts again.
-    async def accept(*, task_status: trio.TaskStatus[object]) -> None:
-        await trio.serve_listeners(
-            serve_one, list(listeners), handler_nursery=connections, task_status=task_status
-        )
-
     async with trio.open_nursery() as connections:
-        await connections.start(accept)
+        # It survives a lack of descriptors (EMFILE): it logs, waits and accepts again.
+        accept = partial(trio.serve_listeners, handler_nursery=connections)
+        await connections.start(accept, serve_one, list(listeners))
         task_status.started()
 
 
