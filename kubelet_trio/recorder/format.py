@@ -66,7 +66,8 @@ Methods of CALL and READ are named as in `cri.Runtime`: `run_pod_sandbox`, `cont
 
 **Snapshot.** A segment begins with START, then what an agent that starts at that time would read
 (RECORD, WANTED, SOURCES, OBJECT, READ, PROBE, SIGNALS, LOGIND, MACHINE, CHECKPOINT, and for the
-comparison PLAN and STATUS), then SNAPSHOT, all with one time. The first segment of an agent has
+comparison PLAN and STATUS), the calls whose effect no reading has shown yet (CALL and, as far as
+there is one, ANSWER), then SNAPSHOT, all with one time. The first segment of an agent has
 `"reason": "start"` and what was on disk then. So a replay can begin at any START.
 
 **Results** in `ok`: of a list call {"entries": [message]} with those that are new or changed,

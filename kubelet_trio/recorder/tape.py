@@ -89,7 +89,7 @@ class Tape:
             self._unseen.begin(str(number), note.key, request, body)
         elif note.kind is Kind.ANSWER:
             (answer,) = note.content
-            self._unseen.end(note.key, None if isinstance(answer, Failure) else answer, body)
+            self._unseen.end(note.key, answer, body, failed=isinstance(answer, Failure))
 
     def snapshot(
         self, at: float, start: Callable[[bool], bytes], records: Sequence[tuple[str, bytes]]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import resource
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -65,10 +65,10 @@ class ProcessFiles:
                 if left <= 0:
                     break
                 gone.discard(pid)
-                state, targets = self._look(pid)
+                state, opened, targets = self._look(pid, left)
                 states[state] += 1
-                left -= len(targets)
-                fds += len(targets)
+                left -= opened
+                fds += opened
                 sockets += [target[:7] for target in targets].count("socket:")
             # As cAdvisor, one limit for the cgroup: its processes usually inherit the first one's.
             found[path] = Processes(fds, sockets, self._limit(usage.pids[0]), states)
@@ -81,21 +81,21 @@ class ProcessFiles:
         for pid in list(self._kept):
             self._forget(pid)
 
-    def _look(self, pid: int) -> tuple[str, list[str]]:
-        """Return a process' state, and what its open files are."""
+    def _look(self, pid: int, most: int) -> tuple[str, int, list[str]]:
+        """Return a process' state, how many files it has open, and what `most` of them are."""
         kept = self._kept.get(pid)
         if kept is not None:
             try:
-                return _read(kept)
+                return _read(kept, most)
             except OSError:
                 self._forget(pid)  # it has ended; another one may have its number
         base = f"{self._host.proc}/{pid}"
         process = _Process(_open(f"{base}/stat"), _open(f"{base}/fd", os.O_DIRECTORY))
         try:
-            found = _read(process)
+            found = _read(process, most)
         except OSError:
             _close(process)
-            return "", []
+            return "", 0, []
         if self._room.left >= 2 and _NONE not in process:
             self._room.left -= 2
             self._kept[pid] = process
@@ -125,9 +125,8 @@ class ProcessFiles:
         _close(process)
 
 
-def _targets(directory: int) -> list[str]:
-    """Return what the links in a directory point to. Raises OSError if it is gone."""
-    names = os.listdir(directory)
+def _targets(directory: int, names: Sequence[str]) -> list[str]:
+    """Return what links in a directory point to."""
     # By its descriptor the kernel resolves the path once, and not for each link.
     try:
         return [os.readlink(name, dir_fd=directory) for name in names]
@@ -140,10 +139,13 @@ def _targets(directory: int) -> list[str]:
         return found
 
 
-def _read(process: _Process) -> tuple[str, list[str]]:
+def _read(process: _Process, most: int) -> tuple[str, int, list[str]]:
     """Return a process' state and open files. Raises OSError if it has ended."""
     state = "" if process.stat == _NONE else proc_parse.parse_state(_text(process.stat))
-    return state, [] if process.fds == _NONE else _targets(process.fds)
+    if process.fds == _NONE:
+        return state, 0, []
+    names = os.listdir(process.fds)  # one process may have a million
+    return state, len(names), _targets(process.fds, names[:most])
 
 
 def _text(descriptor: int) -> str:

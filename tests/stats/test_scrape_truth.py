@@ -182,3 +182,17 @@ def test_limits_are_read_again_whenever_a_write_may_have_been_missed(
 
 def _refuse(*_args: object, **_more: object) -> None:
     raise OSError(errno.EMFILE, "Too many open files")
+
+
+def test_a_process_with_very_many_files_has_all_counted_and_few_looked_at(tmp_path: Path) -> None:
+    """Its links are what takes time: a container must not make the scrapes of others late."""
+    opened = tmp_path / "7" / "fd"
+    opened.mkdir(parents=True)
+    (tmp_path / "7" / "stat").write_text("7 (sh) S 1")
+    for number in range(5000):
+        (opened / str(number)).symlink_to("socket:[1]")
+    files = ProcessFiles(Host(2, {}, proc=str(tmp_path)), Room(10, 10))
+    for _ in range(2):  # opened, then kept
+        found = files.read({"/a": CgroupUsage(NOW, pids=(7,))})
+        assert (found["/a"].fds, found["/a"].sockets) == (5000, 4096)
+    files.close()
