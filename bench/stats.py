@@ -4,7 +4,7 @@ The runtime is the fake one, whose statistics arrive as bytes, and the kernel's 
 tree of cgroup version 2 on disk: what is measured is our own work, reading them included. What the
 containers and pods use changes between two rounds. A pause container has one process, a container
 two, a pod's own cgroup none; each process has files of its own. The limits are those that this
-project set itself, for 100 pods.
+project set itself, for 100 pods. Garbage is collected as the daemon does it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import trio
 
 from kubelet_trio.cri import v1
 from kubelet_trio.cri.remote.translate import parse_stats
+from kubelet_trio.daemon.garbage import collect_when_quiet, spare_collector
 from kubelet_trio.model import PodUid, SystemClock, thread_offload
 from kubelet_trio.stats import ContainerSubject, Host, PodSubject, StatsProvider, StatsSettings
 from kubelet_trio.testing import FakeRuntime
@@ -57,7 +58,9 @@ def main(pods: tuple[int, ...], containers: int, rounds: int) -> None:
 
 async def _measure(base: Path, pods: int, containers: int, rounds: int) -> None:
     provider, busy = await _provider(base, pods, containers)
+    spare_collector()
     async with trio.open_nursery() as nursery:
+        nursery.start_soon(collect_when_quiet)
         await nursery.start(provider.run)
         await _measure_pages(provider, busy, pods, rounds)
         nursery.cancel_scope.cancel()

@@ -8,10 +8,11 @@ last values. The driver's numbers are untrusted: negative ones are left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import trio
+from msgspec import structs
 
 from kubelet_trio.model import PodUid, WallClock, get_logger
 from kubelet_trio.stats.usage import Filesystem
@@ -125,6 +126,6 @@ class DriverReadings:
             done.set()
 
     def _take(self, volume: DriverVolume, fs: Filesystem) -> None:
-        self._last[volume.uid, volume.name] = replace(fs, time=self.clock.time())
+        self._last[volume.uid, volume.name] = structs.replace(fs, time=self.clock.time())
         if fs.abnormal:
             self.on_abnormal(volume, fs.message)

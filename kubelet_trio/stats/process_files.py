@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 import resource
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from kubelet_trio.stats import proc_parse
 from kubelet_trio.stats.open_files import Host, Room, content
@@ -23,8 +23,7 @@ _MOST_FDS = 4096  # open files counted in one scrape, to bound its time
 _NONE = -1  # no descriptor: the file is not there, or not for us
 
 
-@dataclass(frozen=True, slots=True)
-class Processes:
+class Processes(Struct, frozen=True, gc=False):
     """Open files of the processes of one cgroup."""
 
     fds: int = 0
@@ -60,13 +59,13 @@ class ProcessFiles:
             if not usage.pids:
                 continue
             fds = sockets = 0
-            states: Counter[str] = Counter()
+            states: dict[str, int] = {}
             for pid in usage.pids:
                 if left <= 0:
                     break
                 gone.discard(pid)
                 state, opened, targets = self._look(pid, left)
-                states[state] += 1
+                states[state] = states.get(state, 0) + 1
                 left -= opened
                 fds += opened
                 sockets += [target[:7] for target in targets].count("socket:")

@@ -264,7 +264,7 @@ class StatsProvider:
             path = usage.fs_id.mountpoint if usage.fs_id else ""
             whole = await self.offload(read_filesystem, path, now) if path else None
             if whole is not None:
-                return replace(
+                return msgspec.structs.replace(
                     whole,
                     used=usage.used_bytes.value if usage.used_bytes else None,
                     inodes_used=usage.inodes_used.value if usage.inodes_used else None,

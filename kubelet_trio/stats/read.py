@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec import structs
 
 from kubelet_trio.model import count_tree
 from kubelet_trio.stats import cgroup_parse as parse
@@ -128,23 +130,23 @@ def _with_root_sums(host: Host, usage: CgroupUsage, info: Mapping[str, int]) -> 
     """Fill in from /proc what the root cgroup of version 2 does not have."""
     # memory.current exists on non-root cgroups only (cgroup-v2.html).
     memory = usage.memory or Memory()
-    memory = replace(
+    memory = structs.replace(
         memory,
         usage=info.get("MemTotal", 0) - info.get("MemFree", 0),
         rss=memory.rss or info.get("AnonPages", 0),
         inactive_file=memory.inactive_file or info.get("Inactive(file)", 0),
         active_file=memory.active_file or info.get("Active(file)", 0),
     )
-    return replace(usage, memory=memory)
+    return structs.replace(usage, memory=memory)
 
 
 def _with_pressure(host: Host, usage: CgroupUsage) -> CgroupUsage:
     """Fill in the node's pressure, which the kernel counts whatever the version of cgroups."""
     cpu, memory = usage.cpu, usage.memory
-    return replace(
+    return structs.replace(
         usage,
-        cpu=cpu and replace(cpu, psi=_node_psi(host, "cpu")),
-        memory=memory and replace(memory, psi=_node_psi(host, "memory")),
+        cpu=cpu and structs.replace(cpu, psi=_node_psi(host, "cpu")),
+        memory=memory and structs.replace(memory, psi=_node_psi(host, "memory")),
         io_psi=_node_psi(host, "io"),
     )
 

@@ -16,10 +16,11 @@ import os
 import stat
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import msgspec
 import trio
+from msgspec import structs
 
 from kubelet_trio.model import Bell, Meter, Offload, PodUid, WallClock, get_logger, read_regular
 from kubelet_trio.stats.driver_volumes import (
@@ -261,7 +262,7 @@ def _measure(
     size = disk_usage(path, lambda: time.monotonic() > end)
     used, inodes = size if size is not None else (None, None)
     took.append(("du", time.perf_counter() - began))
-    return replace(whole, used=used, inodes_used=inodes)
+    return structs.replace(whole, used=used, inodes_used=inodes)
 
 
 def _names(path: str) -> list[str]:

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from kubelet_trio.cgroups import uid_of_pod_cgroup
 from kubelet_trio.model import PodUid
