@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kubelet_trio.cri import RuntimeCallError, v1
+from kubelet_trio.cri import RuntimeCallError, RuntimeUnavailableError, v1
 from kubelet_trio.recorder import Kind, read_body
 from kubelet_trio.replay.outages import Failing, Outages
 from kubelet_trio.replay.recorded import LISTS, Life, Reading
@@ -57,7 +57,14 @@ class Versions:
             return following
         if self.times[last] >= touched or following is None:
             return last
-        return following if self.times[following] <= min(now + _SOON, horizon) else last
+        is_near = self.times[following] <= min(now + _SOON, horizon)
+        # What was asked without an answer says nothing of the time before.
+        return following if is_near and not self.readings[following].had_no_answer else last
+
+    def last(self, now: float) -> Reading | None:
+        """Return the last reading until a time."""
+        index = bisect_right(self.times, now) - 1
+        return self.readings[index] if index >= 0 else None
 
     def next_at(self, now: float, before: float) -> float:
         """Return when the next reading comes; infinite if there is none before that place."""
@@ -90,6 +97,14 @@ class Observed:
     def objects(self, method: str) -> dict[str, ObjectHistory]:
         """Return the objects that a list, or a status, is about."""
         return self.containers if "container" in method else self.sandboxes
+
+    def recovered(self, versions: Versions, now: float) -> float:
+        """Return since when a last failure is out of date: the runtime was away, and is back."""
+        last = versions.last(now)
+        if last is None or not isinstance(last.error, RuntimeUnavailableError):
+            return -math.inf
+        answered = self.outages.answered(now)
+        return answered if answered > last.at else -math.inf
 
     def failure(self, method: str, name: str, now: float) -> RuntimeCallError | None:
         """Return the error of a list at a time."""

@@ -12,15 +12,14 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from kubelet_trio.cri import RuntimeCallError, RuntimeTimeoutError, RuntimeUnavailableError
-from kubelet_trio.replay.recorded import Life, Reading
+from kubelet_trio.cri import RuntimeCallError
+from kubelet_trio.replay.recorded import NO_ANSWER, Life, Reading
 
 # Seconds around a list that failed in which another one fails.
 _FAILS_FOR = 0.6
 # Seconds in which an agent that has had no answer asks for the runtime's status.
 _ASKED_WITHIN = 15.0
 _LATER = 0.001  # s between an answer and a failure
-_NO_ANSWER = (RuntimeUnavailableError, RuntimeTimeoutError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +36,13 @@ class Outages:
 
     def __init__(self, life: Life) -> None:
         every = [r for readings in life.readings.values() for r in readings]
-        self._begun = sorted(r.at for r in every if isinstance(r.error, _NO_ANSWER))
+        self._begun = sorted(r.at for r in every if r.had_no_answer)
         self._answers = sorted(_answers(life))
         self._away = list(self._find(life.readings.get(("status", ""), ())))
 
     def horizon(self, now: float) -> float:
         """Return until when the recorded agent could ask: the runtime was away then."""
-        since = max(now - _FAILS_FOR, self._answered(bisect_right(self._answers, now)))
+        since = max(now - _FAILS_FOR, self.answered(now))
         index = bisect_left(self._begun, since)
         return self._begun[index] if index < len(self._begun) else math.inf
 
@@ -57,13 +56,13 @@ class Outages:
             if reading.error is not None:
                 later = (r.at - _LATER for r in readings[index + 1 :])
                 begins, ends = reading.at - _FAILS_FOR, next(later, reading.at + _FAILS_FOR)
-                if isinstance(reading.error, _NO_ANSWER):
-                    answered = self._answered(bisect_left(self._answers, reading.at))
-                    begins = max(begins, answered + _LATER)
+                if reading.had_no_answer:
+                    begins = max(begins, self.answered(reading.at - _LATER) + _LATER)
                 yield Failing(begins, ends, reading.error)
 
-    def _answered(self, index: int) -> float:
-        """Return the time of the last answer before an index."""
+    def answered(self, now: float) -> float:
+        """Return the time of the last answer until now; minus infinity if there was none."""
+        index = bisect_right(self._answers, now)
         return self._answers[index - 1] if index else -math.inf
 
     def _find(self, statuses: Sequence[Reading]) -> Iterator[Failing]:
@@ -72,10 +71,10 @@ class Outages:
         It was from the first call without an answer before that.
         """
         for reading, following in zip(statuses, (*statuses[1:], None), strict=False):
-            if isinstance(reading.error, _NO_ANSWER):
+            if reading.had_no_answer:
                 ended = math.inf if following is None else following.at
                 index = bisect_left(self._begun, reading.at - _ASKED_WITHIN)
-                alive = self._answered(bisect_right(self._answers, reading.at))
+                alive = self.answered(reading.at)
                 begun = (at for at in self._begun[index:] if at >= alive)
                 yield Failing(next(begun, reading.at), ended, reading.error)
 
@@ -83,7 +82,7 @@ class Outages:
 def _answers(life: Life) -> Iterator[float]:
     """Yield when the runtime has answered, as far as it was recorded."""
     for readings in life.readings.values():
-        yield from (r.at for r in readings if not isinstance(r.error, _NO_ANSWER))
+        yield from (r.at for r in readings if not r.had_no_answer)
     for call in life.calls:
-        if call.ended != math.inf and not isinstance(call.error, _NO_ANSWER):
+        if call.ended != math.inf and not isinstance(call.error, NO_ANSWER):
             yield call.ended

@@ -369,7 +369,8 @@ class ReplayRuntime(RuntimeReads):
         now, touched = trio.current_time(), self._changed_at(object_id)
         before = self.ledger.next_change(object_id)
         horizon = self._observed.outages.horizon(now)
-        newest = history.statuses.at(now, touched, before, horizon)
+        recovered = self._observed.recovered(history.statuses, now)
+        newest = history.statuses.at(now, max(touched, recovered), before, horizon)
         listed = history.listed.at(now, touched, before)
         if newest is None or listed is None:
             return newest
@@ -477,7 +478,8 @@ class ReplayRuntime(RuntimeReads):
         if versions is None or not versions.readings:
             return None
         await self._wait(versions.times[0], self._subject(method))
-        index = versions.at(trio.current_time(), touched)
+        now = trio.current_time()
+        index = versions.at(now, max(touched, self._observed.recovered(versions, now)))
         if index is None:
             return None
         reading = versions.readings[index]
