@@ -20,6 +20,8 @@ from kubelet_trio.replay.recorded import LISTS, Life, Reading
 
 # Seconds in which the recorded agent has asked after a change.
 _SOON = 15.0
+# Seconds by which the recorded agent may have asked later than the replayed one.
+_ASKING = 0.5
 _STATUS = {"list_containers": "container_status", "list_pod_sandboxes": "pod_sandbox_status"}
 
 
@@ -57,9 +59,9 @@ class Versions:
             return following
         if self.times[last] >= touched or following is None:
             return last
-        is_near = self.times[following] <= min(now + _SOON, horizon)
-        # What was asked without an answer says nothing of the time before.
-        return following if is_near and not self.readings[following].had_no_answer else last
+        # What was asked without an answer says nothing of the time before, but that it was asked.
+        within = _ASKING if self.readings[following].had_no_answer else _SOON
+        return following if self.times[following] <= min(now + within, horizon) else last
 
     def last(self, now: float) -> Reading | None:
         """Return the last reading until a time."""
@@ -97,6 +99,12 @@ class Observed:
     def objects(self, method: str) -> dict[str, ObjectHistory]:
         """Return the objects that a list, or a status, is about."""
         return self.containers if "container" in method else self.sandboxes
+
+    def exit_of(self, container_id: str) -> float:
+        """Return when a container's status has shown its end; infinite if it has not."""
+        history = self.containers.get(container_id, ObjectHistory())
+        exited = v1.ContainerState.CONTAINER_EXITED
+        return next((r.at for r in history.statuses.readings if state_of(r.ok) == exited), math.inf)
 
     def recovered(self, versions: Versions, now: float) -> float:
         """Return since when a last failure is out of date: the runtime was away, and is back."""

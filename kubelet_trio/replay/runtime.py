@@ -341,14 +341,8 @@ class ReplayRuntime(RuntimeReads):
 
     def exit_of(self, container_id: str) -> float:
         """Return when a container's process ends: as its pidfd, or else its status, has told."""
-        if (told := self._life.exits.get(container_id)) is not None:
-            return told
-        history = self._observed.containers.get(container_id)
-        for reading in history.statuses.readings if history is not None else ():
-            state = ((reading.ok or {}).get("status") or {}).get("state")
-            if state == v1.ContainerState.CONTAINER_EXITED:
-                return reading.at
-        return math.inf
+        told = self._life.exits.get(container_id)
+        return told if told is not None else self._observed.exit_of(container_id)
 
     async def _status(self, method: str, object_id: str) -> Mapping[str, Any]:
         await trio.lowlevel.checkpoint()

@@ -11,7 +11,11 @@ import pytest
 import trio
 
 from kubelet_trio.agent import Agent
-from kubelet_trio.replay import replay_recording
+from kubelet_trio.cri import RuntimeUnavailableError
+from kubelet_trio.replay import Replay, replay_recording
+from kubelet_trio.replay.observed import Observed, Versions
+from kubelet_trio.replay.outages import Outages
+from kubelet_trio.replay.recorded import Life, Reading
 from tests.agent.node import Node, make_pod
 from tests.replay.recordings import record
 
@@ -21,6 +25,10 @@ def node(tmp_path: Path) -> Node:
     node = Node(tmp_path)
     node.runtime.latency = {"": 0.02, "RunPodSandbox": 0.3, "StartContainer": 0.15}
     return node
+
+
+def calls(found: Replay) -> list[str]:
+    return [d.text for d in found.decisions if d.kind == "call"]
 
 
 def test_an_outage_ends_waits_when_the_recorded_agent_has_found_it(node: Node) -> None:
@@ -54,7 +62,7 @@ def test_a_relist_while_a_container_is_being_started(node: Node) -> None:
 
     found = replay_recording(record(node, story))
     found.check()
-    assert [d.text for d in found.decisions if d.kind == "call"][-1] == "start container web"
+    assert calls(found)[-1] == "start container web"
 
 
 def test_an_image_that_could_not_be_pulled_is_not_there(node: Node) -> None:
@@ -67,6 +75,108 @@ def test_an_image_that_could_not_be_pulled_is_not_there(node: Node) -> None:
 
     found = replay_recording(record(node, story))
     found.check()
-    assert {d.text for d in found.decisions if d.kind == "call"} == {
-        *("run the sandbox", "pull image missing")
-    }
+    assert set(calls(found)) == {"run the sandbox", "pull image missing"}
+
+
+def test_a_list_does_not_wait_for_what_a_later_call_has_made(node: Node) -> None:
+    """A list that showed nothing new is not recorded; the next one came after the new sandbox."""
+    node.runtime.images.pull_takes = 0.3
+
+    async def story(node: Node, agent: Agent) -> None:
+        node.feed.put(make_pod())
+        await trio.sleep(0.5)  # its image is being pulled
+        (sandbox,) = node.runtime.sandboxes
+        node.runtime.kill_sandbox(sandbox)
+        await trio.sleep(0.5)  # its second sandbox is being started
+        assert len(node.runtime.calls_of("RunPodSandbox")) == 2
+        node.feed.put()  # what waits for a list is given up
+        await trio.sleep(20)
+
+    found = replay_recording(record(node, story))
+    found.check()
+    assert calls(found).count("run the sandbox") == 2
+
+
+def test_a_runtime_that_answers_is_not_away_yet(node: Node) -> None:
+    """A list fails less than 0.6 s after another one, by which a dead sandbox was found."""
+    node.runtime.images.pull_takes = 0.3
+
+    async def story(node: Node, agent: Agent) -> None:
+        node.feed.put(make_pod())
+        await trio.sleep(0.5)  # its image is being pulled
+        (sandbox,) = node.runtime.sandboxes
+        node.runtime.kill_sandbox(sandbox)
+        await trio.sleep(0.5)  # its second sandbox is being started
+        assert len(node.runtime.calls_of("RunPodSandbox")) == 2
+        node.runtime.go_down()
+        agent.parts.runtime.pleg.relist_soon()
+        await trio.sleep(10)
+        node.runtime.restart()
+        await trio.sleep(20)
+
+    replay_recording(record(node, story)).check()
+
+
+def test_a_runtime_that_answers_is_not_away_any_more(node: Node) -> None:
+    """A sandbox that died in a short outage is found by a list, and then by its status."""
+
+    async def story(node: Node, agent: Agent) -> None:
+        node.feed.put(make_pod())
+        await trio.sleep(3)
+        (sandbox,) = node.runtime.sandboxes
+        node.runtime.go_down()
+        agent.parts.runtime.pleg.relist_soon()
+        await trio.sleep(0.1)
+        node.runtime.kill_sandbox(sandbox)
+        node.runtime.restart()
+        agent.parts.runtime.pleg.relist_soon()
+        await trio.sleep(20)
+
+    found = replay_recording(record(node, story))
+    found.check()
+    assert calls(found).count("run the sandbox") == 2
+
+
+AWAY = RuntimeUnavailableError("ImageStatus", "connection refused")
+
+
+@pytest.mark.parametrize(
+    ("now", "touched", "holds"),
+    [
+        (2.0, -1.0, 0),
+        # An outage is no answer from before it, even if a pull has changed the image meanwhile.
+        (5.0, 4.0, 0),
+        (7.0, -1.0, 1),
+        # The runtime is back, and has answered something else at 8: the failure is over.
+        (8.5, -1.0, 2),
+        (9.5, -1.0, 2),
+    ],
+)
+def test_a_failure_holds_while_the_runtime_is_away(now: float, touched: float, holds: int) -> None:
+    readings = [Reading(1, {"id": "a"}), Reading(6, error=AWAY), Reading(9, {"id": "a"})]
+    others = {("image_status", "web"): readings, ("version", ""): [Reading(8, {})]}
+    observed = Observed(Outages(Life(0, 0, {}, True, readings=others)))
+    versions = Versions(readings, [reading.at for reading in readings])
+    assert versions.at(now, max(touched, observed.recovered(versions, now))) == holds
+
+
+def test_a_status_that_was_asked_when_the_runtime_went_away(node: Node) -> None:
+    """A list has shown a dead sandbox; its status had no answer, so that nothing was certain."""
+    node.runtime.images.pull_takes = 0.3
+    node.runtime.latency["PodSandboxStatus"] = 0.1
+
+    async def story(node: Node, agent: Agent) -> None:
+        node.feed.put(make_pod())
+        await trio.sleep(0.5)  # its image is being pulled
+        (sandbox,) = node.runtime.sandboxes
+        node.runtime.kill_sandbox(sandbox)
+        await trio.sleep(0.4)
+        assert node.runtime.calls[-1].name == "PodSandboxStatus"
+        node.runtime.go_down()
+        agent.parts.runtime.pleg.relist_soon()
+        await trio.sleep(1.2)
+        node.runtime.restart()
+        agent.parts.runtime.pleg.relist_soon()
+        await trio.sleep(20)
+
+    replay_recording(record(node, story)).check()
