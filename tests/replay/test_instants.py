@@ -12,12 +12,16 @@ import trio
 
 from kubelet_trio.agent import Agent
 from kubelet_trio.cri import RuntimeUnavailableError
+from kubelet_trio.recorder import Kind, read_recording
 from kubelet_trio.replay import Replay, replay_recording
 from kubelet_trio.replay.observed import Observed, Versions
 from kubelet_trio.replay.outages import Outages
 from kubelet_trio.replay.recorded import Life, Reading
+from kubelet_trio.testing import FaultKind
 from tests.agent.node import Node, make_pod
 from tests.replay.recordings import record
+
+CREATE = (Kind.CALL, "create_container")
 
 
 @pytest.fixture
@@ -135,6 +139,23 @@ def test_a_runtime_that_answers_is_not_away_any_more(node: Node) -> None:
     found = replay_recording(record(node, story))
     found.check()
     assert calls(found).count("run the sandbox") == 2
+
+
+def test_what_failed_is_tried_again_when_it_was(node: Node) -> None:
+    """A jitter of its own would let a retry come before or after what happened meanwhile."""
+    node.runtime.faults.add(FaultKind.ERROR, "CreateContainer", times=4)
+
+    async def story(node: Node, agent: Agent) -> None:
+        node.feed.put(make_pod())
+        await trio.sleep(60)
+
+    path = record(node, story)
+    found = replay_recording(path)
+    found.check()
+    tried = [e.at for e in read_recording(path) if (e.kind, e.key) == CREATE]
+    again = [d.at - found.began for d in found.decisions if d.text.startswith("create container")]
+    assert len(tried) == 5
+    assert again == pytest.approx(tried, abs=0.1)
 
 
 AWAY = RuntimeUnavailableError("ImageStatus", "connection refused")
