@@ -114,13 +114,17 @@ class Observed:
         answered = self.outages.answered(now)
         return answered if answered > last.at else -math.inf
 
-    def failure(self, method: str, name: str, now: float) -> RuntimeCallError | None:
-        """Return the error of a list at a time."""
+    def failure(self, method: str, name: str, now: float, before: float) -> RuntimeCallError | None:
+        """Return the error of a list at a time.
+
+        Before a failure was recorded it is none if the replayed agent still has a call to make that
+        came first: `before` is the place of that.
+        """
         near = (
             each.error
             for key in {(method, name), (method, "")}
             for each in self.failures.get(key, ())
-            if each.begins <= now <= each.ends
+            if each.begins <= now <= each.ends and (now >= each.at or each.order < before)
         )
         return self.outages.at(now) or next(near, None)
 
@@ -243,8 +247,13 @@ _IDS = ("container_id", "pod_sandbox_id")
 
 
 def _unexplained(versions: Versions, causes: Sequence[tuple[float, float]]) -> Iterator[float]:
-    for before, at in zip(versions.times, versions.times[1:], strict=False):
-        if not any(b <= at <= ended + _SOON and before <= ended for b, ended in causes):
+    for before, reading in zip(versions.readings, versions.readings[1:], strict=False):
+        at = reading.at
+        is_explained = any(
+            began <= at <= ended + _SOON and before.at <= ended for began, ended in causes
+        )
+        # Of an outage only the recorded agent knows when it had asked again.
+        if before.had_no_answer or not is_explained:
             yield at
 
 

@@ -24,11 +24,13 @@ _LATER = 0.001  # s between an answer and a failure
 
 @dataclass(frozen=True, slots=True)
 class Failing:
-    """A time in which calls had an error, with both ends."""
+    """A time in which calls had an error, with both ends; `at` is the one that was recorded."""
 
     begins: float
     ends: float
     error: RuntimeCallError
+    at: float
+    order: int  # among all entries
 
 
 class Outages:
@@ -57,8 +59,8 @@ class Outages:
                 later = (r.at - _LATER for r in readings[index + 1 :])
                 begins, ends = reading.at - _FAILS_FOR, next(later, reading.at + _FAILS_FOR)
                 if reading.had_no_answer:
-                    begins = max(begins, self.answered(reading.at - _LATER) + _LATER)
-                yield Failing(begins, ends, reading.error)
+                    begins = max(begins, self.answered(reading.at - _LATER))
+                yield Failing(begins, ends, reading.error, reading.at, reading.order)
 
     def answered(self, now: float) -> float:
         """Return the time of the last answer until now; minus infinity if there was none."""
@@ -68,15 +70,18 @@ class Outages:
     def _find(self, statuses: Sequence[Reading]) -> Iterator[Failing]:
         """Yield when the runtime was away, as the status tells: an agent asks for it all the time.
 
-        It was from the first call without an answer before that.
+        It was from the first call without an answer before that, to the first answer after that.
         """
         for reading, following in zip(statuses, (*statuses[1:], None), strict=False):
             if reading.had_no_answer:
-                ended = math.inf if following is None else following.at
+                answer = bisect_right(self._answers, reading.at)
+                ends = [*self._answers[answer : answer + 1], math.inf]
+                ended = min(ends if following is None else [following.at, *ends])
                 index = bisect_left(self._begun, reading.at - _ASKED_WITHIN)
                 alive = self.answered(reading.at)
                 begun = (at for at in self._begun[index:] if at >= alive)
-                yield Failing(next(begun, reading.at), ended, reading.error)
+                began = next(begun, reading.at)
+                yield Failing(began, ended, reading.error, reading.at, reading.order)
 
 
 def _answers(life: Life) -> Iterator[float]:

@@ -414,7 +414,8 @@ class ReplayRuntime(RuntimeReads):
 
     async def _list(self, method: str, kind: type[E], uid: PodUid | None) -> Listing[E]:
         await self._wait(self._answered_at(method, uid), self._subject(method))
-        failure = self._observed.failure(method, uid or "", trio.current_time())
+        before = self.ledger.next_of(uid) if uid is not None else math.inf
+        failure = self._observed.failure(method, uid or "", trio.current_time(), before)
         if failure is not None:
             raise failure
         objects = self._observed.objects(method)

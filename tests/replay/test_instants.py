@@ -158,6 +158,30 @@ def test_what_failed_is_tried_again_when_it_was(node: Node) -> None:
     assert again == pytest.approx(tried, abs=0.1)
 
 
+@pytest.mark.parametrize("lasts", [0.2, 0.1])
+def test_a_runtime_that_is_back_for_a_moment(node: Node, lasts: float) -> None:
+    """The recorded agent asked after an exit in that moment, the replayed one would not.
+
+    In the shorter one its next question has no answer any more.
+    """
+
+    async def story(node: Node, agent: Agent) -> None:
+        pod = make_pod(spec=["restartPolicy: Never"])
+        node.feed.put(pod)
+        await trio.sleep(3)
+        (container,) = node.runtime.alive()
+        node.runtime.go_down()
+        node.runtime.kill(container.id, 0)
+        await trio.sleep(3.82)
+        node.runtime.restart()
+        await trio.sleep(lasts)
+        node.runtime.go_down()
+        assert node.status(pod).phase == "Succeeded"
+        await trio.sleep(20)
+
+    replay_recording(record(node, story)).check()
+
+
 AWAY = RuntimeUnavailableError("ImageStatus", "connection refused")
 
 
