@@ -21,7 +21,7 @@ from trio_util import AsyncValue
 from kubelet_trio.cri.errors import RuntimeCallError, RuntimeUnavailableError
 from kubelet_trio.cri.generated.runtime import v1
 from kubelet_trio.cri.protocol import Runtime
-from kubelet_trio.model import get_logger
+from kubelet_trio.model import Bell, get_logger
 
 log = get_logger()
 
@@ -99,6 +99,7 @@ class RuntimeHealth:
         self._next_version_at = -inf  # trio time of the next call of Version
         self._logged_driver = ""  # an unknown driver, logged once
         self._good_at = -inf  # trio time of the last good Status
+        self._asked_for = Bell()
         self.state: AsyncValue[RuntimeState] = AsyncValue(RuntimeState())
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -106,8 +107,13 @@ class RuntimeHealth:
         await self._ask()
         task_status.started()
         while True:
-            await trio.sleep(_PERIOD if self.state.value.is_ready else _PERIOD_DOWN)
+            with trio.move_on_after(_PERIOD if self.state.value.is_ready else _PERIOD_DOWN):
+                await self._asked_for.wait_ring()
             await self._ask()
+
+    def ask_soon(self) -> None:
+        """Call Status now instead of at the end of the period. Never blocks."""
+        self._asked_for.ring()
 
     async def _ask(self) -> None:
         before = self.state.value

@@ -114,6 +114,7 @@ class ReplayedLife:
                 await nursery.start(agent.run)
                 nursery.start_soon(self._tell)
                 nursery.start_soon(self._relist, agent)
+                nursery.start_soon(self._ask_status, agent)
                 nursery.start_soon(self._evictions.cue, agent)
                 nursery.start_soon(judge.watch)
                 nursery.start_soon(judge.watch_pressure)
@@ -182,6 +183,15 @@ class ReplayedLife:
         for at in sorted(set(surprises(self._life, self._observed))):
             await trio.sleep_until(at)
             agent.parts.runtime.pleg.relist_soon()
+
+    async def _ask_status(self, agent: Agent) -> None:
+        """Let the agent find the runtime away, back or changed when the recorded one did.
+
+        Every pod is planned anew then, and its waits after failures end.
+        """
+        for reading in self._life.readings.get(("status", ""), ()):
+            await trio.sleep_until(reading.at)
+            agent.parts.runtime.health.ask_soon()
 
 
 def _source_names(life: Life) -> list[str]:

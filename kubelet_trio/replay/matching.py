@@ -239,12 +239,14 @@ class Ledger:
         self.subjects: dict[int, Subject] = {}
         self._waiting: dict[tuple[str, str], deque[RecordedCall]] = {}
         self._by_object: dict[str, list[RecordedCall]] = {}
+        self._by_pod: dict[str, list[RecordedCall]] = {}
         for call in calls:
             subject = owners.subject(call.method, call.request)
             self.subjects[call.number] = subject
             self._waiting.setdefault((call.method, subject.key), deque()).append(call)
             if call.method not in FREE:
                 self._by_object.setdefault(subject.key, []).append(call)
+                self._by_pod.setdefault(subject.owner.uid, []).append(call)
 
     def take(self, subject: Subject, now: float) -> RecordedCall | None:
         """Return the next recorded call of a subject, which is then made; None: there is none."""
@@ -263,8 +265,15 @@ class Ledger:
 
     def next_change(self, object_id: str) -> float:
         """Return the place of the next recorded call about an object; infinite if none is left."""
-        left = (c.order for c in self._by_object.get(object_id, ()) if c.made_at is None)
-        return next(left, math.inf)
+        return _next(self._by_object.get(object_id, ()))
+
+    def next_of(self, uid: str) -> float:
+        """Return the place of the next recorded call for a pod, likewise."""
+        return _next(self._by_pod.get(uid, ()))
+
+
+def _next(calls: Iterable[RecordedCall]) -> float:
+    return next((call.order for call in calls if call.made_at is None), math.inf)
 
 
 def tolerance_of(method: str, tolerance: float) -> float:

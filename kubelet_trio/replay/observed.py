@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kubelet_trio.cri import RuntimeCallError, RuntimeTimeoutError, RuntimeUnavailableError, v1
+from kubelet_trio.cri import RuntimeCallError, RuntimeUnavailableError, v1
 from kubelet_trio.recorder import Kind, read_body
+from kubelet_trio.replay.outages import Failing, Outages
 from kubelet_trio.replay.recorded import LISTS, Life, Reading
 
 # Seconds in which the recorded agent has asked after a change.
 _SOON = 15.0
-# Seconds around a list that failed in which another one fails.
-_FAILS_FOR = 0.6
-# Seconds in which an agent that has had no answer asks for the runtime's status.
-_ASKED_WITHIN = 15.0
-_NO_ANSWER = (RuntimeUnavailableError, RuntimeTimeoutError)
+# Seconds by which the recorded agent may have asked later than the replayed one.
+_ASKING = 0.5
 _STATUS = {"list_containers": "container_status", "list_pod_sandboxes": "pod_sandbox_status"}
 
 
@@ -61,7 +59,20 @@ class Versions:
             return following
         if self.times[last] >= touched or following is None:
             return last
-        return following if self.times[following] <= min(now + _SOON, horizon) else last
+        # What was asked without an answer says nothing of the time before, but that it was asked.
+        within = _ASKING if self.readings[following].had_no_answer else _SOON
+        return following if self.times[following] <= min(now + within, horizon) else last
+
+    def last(self, now: float) -> Reading | None:
+        """Return the last reading until a time."""
+        index = bisect_right(self.times, now) - 1
+        return self.readings[index] if index >= 0 else None
+
+    def next_at(self, now: float, before: float) -> float:
+        """Return when the next reading comes; infinite if there is none before that place."""
+        index = bisect_right(self.times, now)
+        is_there = index < len(self.times) and self.readings[index].order < before
+        return self.times[index] if is_there else math.inf
 
 
 @dataclass(slots=True, eq=False)
@@ -73,61 +84,60 @@ class ObjectHistory:
     first: float = math.inf  # when it first appeared; minus infinity: it was there from the start
 
 
-@dataclass(frozen=True, slots=True)
-class Failing:
-    """A time in which calls had an error, with both ends."""
-
-    begins: float
-    ends: float
-    error: RuntimeCallError
-
-
 @dataclass(slots=True, eq=False)
 class Observed:
     """All readings of a life, by what they are about."""
 
+    outages: Outages
     containers: dict[str, ObjectHistory] = field(default_factory=dict)
     sandboxes: dict[str, ObjectHistory] = field(default_factory=dict)
     others: dict[tuple[str, str], Versions] = field(default_factory=dict)
     failures: dict[tuple[str, str], list[Failing]] = field(default_factory=dict)  # of lists
-    outages: list[float] = field(default_factory=list)  # when the runtime did not answer
     first_lists: dict[str, float] = field(default_factory=dict)  # by method; not in all recordings
-    pod_lists: dict[tuple[str, str], list[float]] = field(default_factory=dict)  # times
-    away: list[Failing] = field(default_factory=list)  # when no call was answered
+    pod_lists: dict[tuple[str, str], Versions] = field(default_factory=dict)  # that did not fail
 
     def objects(self, method: str) -> dict[str, ObjectHistory]:
         """Return the objects that a list, or a status, is about."""
         return self.containers if "container" in method else self.sandboxes
 
-    def horizon(self, now: float) -> float:
-        """Return until when the recorded agent could ask: the runtime was away then."""
-        index = bisect_left(self.outages, now - _FAILS_FOR)
-        return self.outages[index] if index < len(self.outages) else math.inf
+    def exit_of(self, container_id: str) -> float:
+        """Return when a container's status has shown its end; infinite if it has not."""
+        history = self.containers.get(container_id, ObjectHistory())
+        exited = v1.ContainerState.CONTAINER_EXITED
+        return next((r.at for r in history.statuses.readings if state_of(r.ok) == exited), math.inf)
 
-    def outage(self, now: float) -> RuntimeCallError | None:
-        """Return the error of every call while the runtime was away."""
-        return next((f.error for f in self.away if f.begins <= now < f.ends), None)
+    def recovered(self, versions: Versions, now: float) -> float:
+        """Return since when a last failure is out of date: the runtime was away, and is back."""
+        last = versions.last(now)
+        if last is None or not isinstance(last.error, RuntimeUnavailableError):
+            return -math.inf
+        answered = self.outages.answered(now)
+        return answered if answered > last.at else -math.inf
 
-    def failure(self, method: str, name: str, now: float) -> RuntimeCallError | None:
-        """Return the error of a list at a time."""
+    def failure(self, method: str, name: str, now: float, before: float) -> RuntimeCallError | None:
+        """Return the error of a list at a time.
+
+        Before a failure was recorded it is none if the replayed agent still has a call to make that
+        came first: `before` is the place of that.
+        """
         near = (
             each.error
             for key in {(method, name), (method, "")}
             for each in self.failures.get(key, ())
-            if each.begins <= now <= each.ends
+            if each.begins <= now <= each.ends and (now >= each.at or each.order < before)
         )
-        return self.outage(now) or next(near, None)
+        return self.outages.at(now) or next(near, None)
 
 
 def observe(life: Life) -> Observed:
     """Sort the readings of a life."""
-    found = Observed()
+    found = Observed(Outages(life))
     made = {c.ok for c in life.calls if c.method in ("create_container", "run_pod_sandbox")}
     for (method, name), readings in life.readings.items():
-        found.outages += [r.at for r in readings if isinstance(r.error, _NO_ANSWER)]
         objects = found.objects(method)
         if method in LISTS:
             _add_lists(found, method, name, readings, made)
+            found.failures[method, name] = list(found.outages.failing(readings))
         elif method in _STATUS.values():
             for reading in readings:
                 objects.setdefault(name, ObjectHistory()).statuses.add(reading)
@@ -135,11 +145,9 @@ def observe(life: Life) -> Observed:
             versions = found.others.setdefault((method, name), Versions())
             for reading in readings:
                 versions.add(reading)
-    found.outages.sort()
-    found.away = list(_away(life, found.outages))
     for objects in (found.containers, found.sandboxes):
         for object_id, history in objects.items():
-            history.listed = _sorted(history.listed)
+            history.listed = _sorted(history.listed.readings)
             # A status that nobody has listed: it was there before.
             was_there = history.first == math.inf and object_id not in made and _is_there(history)
             firsts = (*history.listed.readings[:1], *history.statuses.readings[:1])
@@ -153,48 +161,12 @@ def observe(life: Life) -> Observed:
     return found
 
 
-def _away(life: Life, outages: Sequence[float]) -> Iterator[Failing]:
-    """Yield when the runtime was away, as the status tells, for which an agent asks all the time.
-
-    It was from the first call without an answer before that.
-    """
-    readings = life.readings.get(("status", ""), ())
-    answers = sorted(_answers(life)) if any(r.error for r in readings) else []
-    for reading, following in zip(readings, (*readings[1:], None), strict=False):
-        if isinstance(reading.error, _NO_ANSWER):
-            ended = math.inf if following is None else following.at
-            index = bisect_left(outages, reading.at - _ASKED_WITHIN)
-            last = bisect_right(answers, reading.at) - 1
-            alive = answers[last] if last >= 0 else -math.inf
-            began = next((at for at in outages[index:] if at >= alive), reading.at)
-            yield Failing(began, ended, reading.error)
-
-
-def _answers(life: Life) -> Iterator[float]:
-    """Yield when the runtime has answered, as far as it was recorded."""
-    for readings in life.readings.values():
-        yield from (r.at for r in readings if not isinstance(r.error, _NO_ANSWER))
-    for call in life.calls:
-        if call.ended != math.inf and not isinstance(call.error, _NO_ANSWER):
-            yield call.ended
-
-
-def _failing(readings: Sequence[Reading]) -> Iterator[Failing]:
-    """Yield when a list failed: a failure like the last one was not recorded, a success was."""
-    for index, reading in enumerate(readings):
-        if reading.error is not None:
-            later = (r.at - 0.001 for r in readings[index + 1 :])
-            ends = next(later, reading.at + _FAILS_FOR)
-            yield Failing(reading.at - _FAILS_FOR, ends, reading.error)
-
-
 def _add_lists(
     found: Observed, method: str, name: str, readings: list[Reading], made: set[Any]
 ) -> None:
     objects = found.objects(method)
-    found.failures[method, name] = list(_failing(readings))
     if name:
-        found.pod_lists[method, name] = [r.at for r in readings if r.error is None]
+        found.pod_lists[method, name] = _sorted(r for r in readings if r.error is None)
     has_listed = False
     for reading in readings:
         if reading.error is not None:
@@ -215,9 +187,9 @@ def _add_lists(
         has_listed = has_listed or not name
 
 
-def _sorted(versions: Versions) -> Versions:
+def _sorted(readings: Iterable[Reading]) -> Versions:
     ordered = Versions()
-    for reading in sorted(versions.readings, key=lambda each: each.order):
+    for reading in sorted(readings, key=lambda each: each.order):
         ordered.add(reading)
     return ordered
 
@@ -275,8 +247,13 @@ _IDS = ("container_id", "pod_sandbox_id")
 
 
 def _unexplained(versions: Versions, causes: Sequence[tuple[float, float]]) -> Iterator[float]:
-    for before, at in zip(versions.times, versions.times[1:], strict=False):
-        if not any(b <= at <= ended + _SOON and before <= ended for b, ended in causes):
+    for before, reading in zip(versions.readings, versions.readings[1:], strict=False):
+        at = reading.at
+        is_explained = any(
+            began <= at <= ended + _SOON and before.at <= ended for began, ended in causes
+        )
+        # Of an outage only the recorded agent knows when it had asked again.
+        if before.had_no_answer or not is_explained:
             yield at
 
 

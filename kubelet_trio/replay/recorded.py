@@ -23,6 +23,7 @@ from kubelet_trio.recorder import Entry, Kind, RecordingError, read_body
 from kubelet_trio.replay.checks import FieldProblemError, check_entry, check_made, check_order
 
 LISTS = ("list_containers", "list_pod_sandboxes")
+NO_ANSWER = (RuntimeUnavailableError, RuntimeTimeoutError)
 _MAKERS = ("create_container", "run_pod_sandbox")
 _CANCELLED = "Cancelled"
 # A replay has all of a recording in memory, which these are some GB of.
@@ -48,6 +49,11 @@ class Reading:
     ok: Any = None
     error: RuntimeCallError | None = None
     order: int = 0  # among all entries
+
+    @property
+    def had_no_answer(self) -> bool:
+        """Whether the runtime was away."""
+        return isinstance(self.error, NO_ANSWER)
 
 
 @dataclass(slots=True, eq=False)

@@ -9,7 +9,6 @@ Reading calls give what the runtime had at the time (see `observed`).
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -26,6 +25,7 @@ from kubelet_trio.cri import (
 )
 from kubelet_trio.model import ContainerId, PodUid, SandboxId
 from kubelet_trio.recorder import read_message
+from kubelet_trio.replay.effects import changed_at
 from kubelet_trio.replay.journal import Journal
 from kubelet_trio.replay.matching import (
     CPUSETS,
@@ -109,7 +109,8 @@ class ReplayRuntime(RuntimeReads):
         is_near = -spread <= now - call.began + self._tolerance <= 2 * self._tolerance
         await self._wait(call.ended if is_near else now + call.ended - call.began, subject)
         for each in objects:
-            self._touched[each] = max(call.began, self._touched.get(each, -math.inf))
+            changed = changed_at(call, each, self._observed)
+            self._touched[each] = max(changed, self._touched.get(each, -math.inf))
         if call.error is not None:
             self._journal.note(subject.owner.uid, "answer", f"failed: {call.error}")
             raise call.error
@@ -289,10 +290,7 @@ class ReplayRuntime(RuntimeReads):
     ) -> None:
         linux = {
             name: getattr(resources, name)
-            for name in (
-                *("memory_limit_in_bytes", "cpu_quota", "cpu_shares"),
-                *CPUSETS,
-            )
+            for name in ("memory_limit_in_bytes", "cpu_quota", "cpu_shares", *CPUSETS)
         }
         subject = self._subject(
             "update_container_resources", container_id=container_id, linux=linux
@@ -343,18 +341,12 @@ class ReplayRuntime(RuntimeReads):
 
     def exit_of(self, container_id: str) -> float:
         """Return when a container's process ends: as its pidfd, or else its status, has told."""
-        if (told := self._life.exits.get(container_id)) is not None:
-            return told
-        history = self._observed.containers.get(container_id)
-        for reading in history.statuses.readings if history is not None else ():
-            state = ((reading.ok or {}).get("status") or {}).get("state")
-            if state == v1.ContainerState.CONTAINER_EXITED:
-                return reading.at
-        return math.inf
+        told = self._life.exits.get(container_id)
+        return told if told is not None else self._observed.exit_of(container_id)
 
     async def _status(self, method: str, object_id: str) -> Mapping[str, Any]:
         await trio.lowlevel.checkpoint()
-        if (away := self._observed.outage(trio.current_time())) is not None:
+        if (away := self._observed.outages.at(trio.current_time())) is not None:
             raise away
         history = self._observed.objects(method).get(object_id)
         if history is None or not self._exists(object_id, history):
@@ -370,8 +362,9 @@ class ReplayRuntime(RuntimeReads):
     def _newest(self, object_id: str, history: ObjectHistory) -> int | None:
         now, touched = trio.current_time(), self._changed_at(object_id)
         before = self.ledger.next_change(object_id)
-        horizon = self._observed.horizon(now)
-        newest = history.statuses.at(now, touched, before, horizon)
+        horizon = self._observed.outages.horizon(now)
+        recovered = self._observed.recovered(history.statuses, now)
+        newest = history.statuses.at(now, max(touched, recovered), before, horizon)
         listed = history.listed.at(now, touched, before)
         if newest is None or listed is None:
             return newest
@@ -421,7 +414,8 @@ class ReplayRuntime(RuntimeReads):
 
     async def _list(self, method: str, kind: type[E], uid: PodUid | None) -> Listing[E]:
         await self._wait(self._answered_at(method, uid), self._subject(method))
-        failure = self._observed.failure(method, uid or "", trio.current_time())
+        before = self.ledger.next_of(uid) if uid is not None else math.inf
+        failure = self._observed.failure(method, uid or "", trio.current_time(), before)
         if failure is not None:
             raise failure
         objects = self._observed.objects(method)
@@ -444,16 +438,14 @@ class ReplayRuntime(RuntimeReads):
         """Return when a list that is asked for now is answered."""
         if uid is None:
             return self._observed.first_lists.get(method, -math.inf)
-        times = self._observed.pod_lists.get((method, uid), ())
-        now = trio.current_time()
-        index = bisect_right(times, now)
-        is_near = index < len(times) and times[index] <= now + _LATENCY
-        return times[index] if is_near else -math.inf
+        lists, now = self._observed.pod_lists.get((method, uid)), trio.current_time()
+        at = lists.next_at(now, self.ledger.next_of(uid)) if lists is not None else math.inf
+        return at if at <= now + _LATENCY else -math.inf
 
     def _entry(self, object_id: str, history: ObjectHistory, kind: type[E]) -> E | None:
         """Return an object as a list has it, with the newest state."""
         now, touched = trio.current_time(), self._changed_at(object_id)
-        before, horizon = self.ledger.next_change(object_id), self._observed.horizon(now)
+        before, horizon = self.ledger.next_change(object_id), self._observed.outages.horizon(now)
         index = history.listed.at(now, touched, before, horizon)
         content = history.listed.readings[index].ok if index is not None else None
         entry = self._made_from.get(object_id) if content is None else read_message(kind, content)
@@ -481,7 +473,8 @@ class ReplayRuntime(RuntimeReads):
         if versions is None or not versions.readings:
             return None
         await self._wait(versions.times[0], self._subject(method))
-        index = versions.at(trio.current_time(), touched)
+        now = trio.current_time()
+        index = versions.at(now, max(touched, self._observed.recovered(versions, now)))
         if index is None:
             return None
         reading = versions.readings[index]

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.model import Backoff, PodKey, PodUid, chance, get_logger, pod_object_ref, spec
+from kubelet_trio.model import (
+    Backoff,
+    PodKey,
+    PodUid,
+    fnv1a_32,
+    get_logger,
+    pod_object_ref,
+    spec,
+)
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.steps.executor import FailedStarts
 from kubelet_trio.pods.types import Hold, WaitingReason
@@ -30,7 +39,8 @@ class Holds:
     Each failure makes the next wait longer. A success, or `clear`, resets that.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, uid: PodUid) -> None:
+        self._uid = uid
         self.pod_until = 0.0  # trio time: a step for the whole pod failed
         self.resize_until = 0.0  # trio time: its resize failed
         self._pod_failed = 0.0, WaitingReason("")  # trio time of the failure, and what failed
@@ -45,7 +55,7 @@ class Holds:
 
     def hold_resize(self) -> None:
         """Hold back a resize that failed: it may take long until it can succeed."""
-        self.resize_until = trio.current_time() + jittered(RETRY_CAP)
+        self.resize_until = trio.current_time() + jittered(RETRY_CAP, self._uid)
 
     def hold_pod(self, failed: WaitingReason) -> None:
         """Hold back the whole pod: a step for it failed."""
@@ -80,13 +90,22 @@ class Holds:
 
     def _next_delay(self, name: str) -> float:
         if name not in self._backoffs:
-            self._backoffs[name] = Backoff(RETRY_BASE, RETRY_CAP, jitter=JITTER)
+            share = partial(_share, self._uid, name)
+            self._backoffs[name] = Backoff(RETRY_BASE, RETRY_CAP, jitter=JITTER, rand=share)
         return self._backoffs[name].next_delay()
 
 
-def jittered(seconds: float) -> float:
-    """Lengthen a delay at random, so that many workers do not act at the same moment."""
-    return seconds * (1.0 + JITTER * chance())
+def jittered(seconds: float, uid: PodUid) -> float:
+    """Lengthen a pod's delay, so that many workers do not act at the same moment."""
+    return seconds * (1.0 + JITTER * _share(uid, _POD))
+
+
+def _share(uid: PodUid, name: str) -> float:
+    """Return a number from 0 to 1 that differs from container to container.
+
+    It is not drawn at random: a replay of what the agent has decided must wait as long.
+    """
+    return fnv1a_32(f"{uid}/{name}".encode()) / 2**32
 
 
 @dataclass(slots=True)

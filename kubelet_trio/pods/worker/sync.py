@@ -95,7 +95,7 @@ class PodSync:
             services, stopper, self._publish_sandbox, on_actuated, progress
         )
         self._progress = progress
-        self.holds = Holds()
+        self.holds = Holds(turn.uid)
         self.plan: PodPlan | None = None  # of the last round
         self._last_step: tuple[PodPlan, RuntimePod] | None = None
         self._refresh_at = 0.0  # trio time at which the volumes are due
@@ -294,7 +294,7 @@ class PodSync:
         held = (self.holds.pod_until, self.holds.resize_until)
         delays += [until - trio.current_time() for until in held]
         delays = [delay for delay in delays if delay > 0]
-        return min([jittered(self._services.sync_period), *delays])
+        return min([jittered(self._services.sync_period, pod_uid(pod)), *delays])
 
     def _event(self, pod: Pod, type_: EventType, reason: str, message: str) -> None:
         self._services.events.emit(pod_object_ref(pod), type_, reason, message)
