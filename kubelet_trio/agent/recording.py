@@ -71,7 +71,7 @@ class Taps:
             self.early[file] = encode
 
     def request(self, what: str, uid: PodUid, told: Mapping[str, Any]) -> None:
-        """Note what a user has asked for: `restart`, `debug` or `grace`."""
+        """Note what a user has asked for: `restart`, `debug`, `grace`, or `remove` for all pods."""
         self.recorder.note(Kind.REQUEST, f"{what}/{uid}", told)
 
     def mark(self, what: str) -> None:

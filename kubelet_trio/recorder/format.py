@@ -52,7 +52,8 @@ be secret are left out (`masks` has the table).
                                     `inhibit`, `is_preparing`, `wait_change`
     REQUEST  what/UID               what a user has asked for, and was not refused: "restart":
                                     {"container": name, or "" for all}, "debug": {"manifest": of
-                                    an ephemeral container}, "grace": {"seconds"}
+                                    an ephemeral container}, "grace": {"seconds"}; "remove" without
+                                    a UID: {}, all pods are to end for good
     MACHINE  ""                     the CPUs and NUMA nodes that the managers give away
                                     (`managers.Machine`), if the node has managers
     CHECKPOINT file                 the state of a manager, as its checkpoint has it; the first
