@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         SliceRemovalError,
         allocated_devices,
         claim_documents,
+        decode_claims,
         encode_claims,
         with_claim_statuses,
     )
@@ -132,6 +133,7 @@ _DEFERRED = {
     "DeviceHealths": "claims",
     "SliceReader": "claims",
     "allocated_devices": "claims",
+    "decode_claims": "claims",
     "encode_claims": "claims",
     "ClaimKey": "claims",
     "ClaimSource": "claims",
@@ -234,6 +236,7 @@ __all__ = [
     "allocated_devices",
     "claim_documents",
     "claim_uses",
+    "decode_claims",
     "draw_machine",
     "encode_checkpoint",
     "encode_claims",

@@ -8,7 +8,7 @@ asked now, or is about other devices, is a divergence.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from kubelet_trio.replay.matching import RETRY_SPREAD
 from kubelet_trio.replay.recorded import Life
 
 _CANCELLED = "Cancelled"
+_CLAIM = "ResourceClaim/"
 _RETRIED_WITHIN = 17.0  # s after a failure
 
 
@@ -52,6 +53,8 @@ class Asks:
         self._tolerance = tolerance
         # Of chosen pods: what the others ask for is not known.
         self._is_compared = not life.facts.get("only")
+        # Claims that the node allocates itself are decisions, and asked for by whoever waits.
+        self._decided = () if life.facts.get("claims") == "api" else (_CLAIM,)
         self._questions: dict[str, list[_Question]] = {}
         for question in _read(life):
             self._questions.setdefault(question.key, []).append(question)
@@ -76,7 +79,7 @@ class Asks:
             await self._refuse(now, words)
         assert question is not None
         self._compare(question, now, words)
-        is_near = abs(question.began - now) <= self._tolerance
+        is_near = -self._tolerance <= question.began - now <= self._allowed(question)
         await trio.sleep_until(question.ended if is_near else now + question.ended - question.began)
         if question.error:
             self._journal.note("", "answer", f"failed: {question.text}")
@@ -112,12 +115,35 @@ class Asks:
     def _allowed(self, question: _Question) -> float:
         """Return by how many seconds a question may come earlier: retries have no jitter here."""
         began = question.began
-        is_retry = any(began - _RETRIED_WITHIN <= at <= began for at in self._failures)
+        others = (q for q in self._questions[question.key] if q is not question)
+        earlier = (q.began for q in others if q.request == question.request)
+        times = (*self._failures, *earlier)
+        is_retry = any(began - _RETRIED_WITHIN <= at <= began for at in times)
         return self._tolerance + (RETRY_SPREAD if is_retry else 0.0)
+
+    def decide(
+        self, key: str, words: str, found: object | None, tell: Callable[[Any], str]
+    ) -> None:
+        """Compare what is decided now with what was; None: it has failed."""
+        now = trio.current_time()
+        self._journal.note("", "call", words)
+        near = [
+            q
+            for q in self._questions.get(key, ())
+            if not q.is_asked and abs(q.ended - now) <= self._tolerance
+        ]
+        if not near or not self._is_compared:
+            return
+        near[0].is_asked = True
+        failed = f"it failed: {near[0].text}"
+        recorded = tell(near[0].ok) if not near[0].error else failed
+        if recorded != words and not (near[0].error and found is None):
+            self._journal.diverge(near[0].ended, "", recorded, words)
 
     async def check(self) -> None:
         """Find the questions that are not asked any more, each when it must have been asked."""
-        for question in sorted(self._all(), key=lambda q: q.began):
+        compared = (q for q in self._all() if not q.key.startswith(self._decided))
+        for question in sorted(compared, key=lambda q: q.began):
             await trio.sleep_until(question.began + self._tolerance + 0.001)
             if not question.is_asked and self._is_compared:
                 missed = f"nothing within {self._tolerance:.1f} s"
@@ -127,7 +153,8 @@ class Asks:
 def question_words(key: str, request: Mapping[str, Any]) -> str:
     """Return a question as a report says it: `Allocate example.com/gpu: a, b`."""
     method, _, name = key.partition("/")
-    return f"{method} {name}: {', '.join(_flat(request))}"
+    told = ", ".join(_flat(request))
+    return f"{method} {name}: {told}" if told else f"{method} {name}"
 
 
 def _flat(value: Any) -> Iterator[str]:

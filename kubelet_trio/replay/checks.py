@@ -320,6 +320,10 @@ def _read(entry: Entry) -> None:
         _runtime_object(converted(body.ok, _Told, "ok").status, v1.ContainerStatus, "ok.status.")
     elif method == "pod_sandbox_status":
         _runtime_object(body.ok, v1.PodSandboxStatus, "ok.")
+    elif method == "resource_slices":
+        from kubelet_trio.replay.plugin_checks import check_slices
+
+        check_slices(body.ok)
     elif (form := _OTHERS.get(method)) is not None and body.ok is not None:
         _message(body.ok, form, "ok")
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import msgspec
 import trio
@@ -106,18 +107,19 @@ class _ReplayedPlugin:
     ) -> frozenset[str]:
         """Return what the plugin preferred. Raises `DevicePluginError`."""
         request = {"available": sorted(available), "included": sorted(included), "count": count}
-        return frozenset(await self._ask("GetPreferredAllocation", request))
+        ids: list[str] = await self._ask("GetPreferredAllocation", request)
+        return frozenset(ids or ())
 
     async def allocate(self, ids: Iterable[str]) -> bytes:
         """Return what the plugin answered. Raises `DevicePluginError`."""
         found = await self._ask("Allocate", {"ids": sorted(ids)})
-        return write_answer(msgspec.convert(found, AllocateAnswer))
+        return write_answer(msgspec.convert(found or {}, AllocateAnswer))
 
     async def pre_start(self, ids: Iterable[str]) -> None:
         """Let the plugin prepare devices. Raises `DevicePluginError`."""
         await self._ask("PreStartContainer", {"ids": sorted(ids)})
 
-    async def _ask(self, method: str, request: Mapping[str, object]) -> object:
+    async def _ask(self, method: str, request: Mapping[str, object]) -> Any:
         try:
             return await self._asks.ask(f"{method}/{self._plugin.resource}", request)
         except AskFailedError as exc:

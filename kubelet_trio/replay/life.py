@@ -15,6 +15,7 @@ from kubelet_trio.pods import load_records
 from kubelet_trio.recorder import Entry, Kind, RecordingError, read_body
 from kubelet_trio.replay.asked import Asks
 from kubelet_trio.replay.blocking import ReplayOffload
+from kubelet_trio.replay.claims import ReplayClaims
 from kubelet_trio.replay.decisions import Decisions
 from kubelet_trio.replay.devices import ReplayPlugins, allocated
 from kubelet_trio.replay.evictions import ReplayEvictions
@@ -75,6 +76,7 @@ class ReplayedLife:
         self._tolerance = tolerance
         self._asks = Asks(life, journal, tolerance)
         self._plugins = ReplayPlugins(life, self._asks, journal)
+        self._claims = ReplayClaims(life, self._asks, journal)
         self._owners = Owners(life, _grants(life, self._asks))
         journal.names.update(self._owners.names())
         self._observed = observe(life)
@@ -107,7 +109,8 @@ class ReplayedLife:
         """Run the agent until cancelled, or until it diverges."""
         records = load_records(self._settings.node.root_dir / "pods")
         managers = self._managers.load(self._settings)
-        agent = make_agent(self._settings, self._seams(), records, managers=managers)
+        claims = self._claims.load(self._settings.node.root_dir)
+        agent = make_agent(self._settings, self._seams(), records, managers=managers, claims=claims)
         judge = Judge(
             agent, self._life, self._runtime, self._decisions, self._journal, self._tolerance
         )
@@ -125,6 +128,7 @@ class ReplayedLife:
                 nursery.start_soon(self._managers.tell)
                 nursery.start_soon(self._requests.make, agent)
                 nursery.start_soon(self._plugins.run, agent)
+                nursery.start_soon(self._claims.run)
                 nursery.start_soon(self._asks.check)
                 nursery.start_soon(judge.watch_shutdown)
                 nursery.start_soon(judge.check)
@@ -151,6 +155,7 @@ class ReplayedLife:
             logind=self._logind,
             script=ReplayScript(self._life),
             device_plugins=self._plugins.open,
+            claims=self._claims,
         )
 
     async def _tell(self) -> None:

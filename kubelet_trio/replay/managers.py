@@ -21,7 +21,7 @@ from kubelet_trio.managers import (
 from kubelet_trio.recorder import Entry, Kind, RecordingError, read_body
 from kubelet_trio.replay.devices import device_checkpoint
 from kubelet_trio.replay.journal import Journal
-from kubelet_trio.replay.plugin_checks import DEVICES_FILE
+from kubelet_trio.replay.plugin_checks import CLAIMS_FILE, DEVICES_FILE, LOCAL_FILE
 from kubelet_trio.replay.recorded import Life
 
 NONE = "none"  # topologyManagerPolicy
@@ -52,6 +52,8 @@ class ReplayManagers:
     def _take(self, entry: Entry) -> None:
         # A file right below the root directory, whatever a recording says.
         name = PurePosixPath(entry.key).name
+        if name in (CLAIMS_FILE, LOCAL_FILE):
+            return  # see `claims`
         if name == entry.key:
             self._checkpoints.setdefault(name, entry.body)
         elif entry.key == DEVICES_FILE and self._has_plugins:

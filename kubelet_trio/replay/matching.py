@@ -222,9 +222,18 @@ class Failures:
         for operation in life.volume_calls:
             if operation.error:
                 self._add("", operation.ended)
+        asked: set[str] = set()
         for entry in life.news:
             if entry.kind is Kind.PLAN and entry.body and _has_failed(read_body(entry.body)):
                 self._add(entry.key, entry.at)
+            elif entry.kind is Kind.ASKED:
+                body = read_body(entry.body)
+                # Who asks again has failed before.
+                is_again = body.get("request") is not None and entry.key in asked
+                if is_again or body.get("error"):
+                    self._add("", entry.at)
+                if entry.key.startswith("ResourceClaim/"):
+                    asked.add(entry.key)
         for times in self._times.values():
             times.sort()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 import trio
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from kubelet_trio.agent import Agent
 from kubelet_trio.managers import DeviceOptions, ManagerSettings, load_managers
@@ -35,6 +38,7 @@ from tests.agent.test_device_plugins import (
     up,
 )
 from tests.replay.recordings import record
+from tests.replay.test_hostile import Entries, change_of
 from tests.replay.test_restarts import record_lives
 
 MODEL, OTHER = gpu_pod("model", command="[sh, $(GPUS)]"), gpu_pod("other")
@@ -249,6 +253,8 @@ def held(**changed: Any) -> dict[str, Any]:
         (Kind.ASKED, f"Allocate/{GPU}", {"call": 1, "ok": {"envs": []}}, "ok: .*envs"),
         (Kind.ASKED, f"Allocate/{GPU}", {"call": 1, "ok": {"mounts": [{}]}}, "ok: .*path"),
         (Kind.ASKED, f"GetPreferredAllocation/{GPU}", {"call": 1, "ok": 7}, "ok"),
+        (Kind.CHECKPOINT, "", {}, "key: '' is no checkpoint"),
+        (Kind.CHECKPOINT, "..", {}, "key: '..' is no checkpoint"),
         (Kind.CHECKPOINT, FILE, held(PodUID="../u"), "PodDeviceEntries.0..PodUID"),
         (Kind.CHECKPOINT, FILE, held(ContainerName="../u"), "ContainerName"),
         (Kind.CHECKPOINT, FILE, held(ResourceName="../u"), "ResourceName"),
@@ -270,3 +276,17 @@ def test_entries_of_another_form_are_refused_by_number_and_field(
     write_recording(path, entries)
     with pytest.raises(RecordingError, match=f"bad.rec: entry 3 .{kind.name} .*{says}"):
         replay_recording(path)
+
+
+@settings(
+    max_examples=15,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(data=st.data())
+def test_a_changed_recording_is_refused_or_replayed(served: Path, data: st.DataObject) -> None:
+    good = Entries(read_recording(served))
+    path = served.with_name("changed.rec")
+    write_recording(path, change_of(good, (Kind.PLUGIN, Kind.ASKED, Kind.CHECKPOINT), data))
+    with suppress(RecordingError):
+        replay_recording(path, after=60)

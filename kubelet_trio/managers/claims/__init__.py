@@ -21,7 +21,11 @@ from kubelet_trio.managers.claims.types import (
 
 if TYPE_CHECKING:
     from kubelet_trio.managers.claims.allocation import NodeFacts
-    from kubelet_trio.managers.claims.checkpoint import encode_claims, load_claims
+    from kubelet_trio.managers.claims.checkpoint import (
+        decode_claims,
+        encode_claims,
+        load_claims,
+    )
     from kubelet_trio.managers.claims.drivers import DraDrivers
     from kubelet_trio.managers.claims.local import (
         LocalClaims,
@@ -54,6 +58,7 @@ _DEFERRED = {
     "SliceReader": "local",
     "allocated_devices": "usage",
     "asked_by": "usage",
+    "decode_claims": "checkpoint",
     "encode_claims": "checkpoint",
     "claim_documents": "local",
     "devices_for": "usage",
@@ -85,6 +90,7 @@ __all__ = [
     "allocated_devices",
     "asked_by",
     "claim_documents",
+    "decode_claims",
     "devices_for",
     "encode_claims",
     "load_claims",
