@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import trio
 from lightkube.models.core_v1 import Container, Pod
@@ -21,19 +21,46 @@ from kubelet_trio.supervision import ChildSpec, DynamicSupervisor, Restart
 
 if TYPE_CHECKING:
     from kubelet_trio.agent.cluster import Cluster
+    from kubelet_trio.agent.recording import Taps
     from kubelet_trio.managers import (
         Claim,
+        ClaimDrivers,
         ClaimKey,
         ClaimSource,
         ClaimUse,
+        DeviceHealths,
         DraDrivers,
         MachineHoldings,
         ResourceClaims,
         SliceCleaner,
+        SliceReader,
     )
+    from kubelet_trio.recorder import DriverNotes
     from kubelet_trio.stats import Sample
 
 KnownPods = Callable[[], Collection[PodUid] | None]
+
+
+class ClaimInputs(Protocol):
+    """What a replay has instead of an API server's claims, drivers, and their files."""
+
+    @property
+    def slices(self) -> SliceReader:
+        """The slices that drivers hand to the node."""
+        ...
+
+    def source(self, source: ClaimSource) -> ClaimSource:
+        """Return where claims are, given where an agent without an API server has them."""
+        ...
+
+    def drivers(
+        self, on_health: Callable[[str, str, str], None]
+    ) -> tuple[ClaimDrivers, DeviceHealths]:
+        """Return the drivers, and the health of their devices.
+
+        `on_health` is called with a driver, a pool and a device whose health has changed.
+        """
+        ...
 
 
 class NodeClaims:
@@ -47,6 +74,7 @@ class NodeClaims:
         wake: Callable[[PodUid], None],
         retry: Callable[[PodUid], None],
         left: Mapping[ClaimKey, Claim],
+        taps: Taps | None = None,
     ) -> None:
         """Begin with the claims that an earlier agent has left.
 
@@ -57,24 +85,30 @@ class NodeClaims:
             wake: called with a pod whose status is to be published anew. Must not block.
             retry: called with a pod that waits for devices when there may be some. Must not block.
             left: the claims.
+            taps: of the flight recorder.
         """
         self._settings = settings.managers
         self._root_dir = settings.node.root_dir
         self._seams = seams
+        self._taps = taps
         self._known: KnownPods = lambda: None
         # None: an API server has the claims.
         self._local: LocalSource | None = None
         self._source: ClaimSource
         if cluster is None:
             self._source = self._local = LocalSource(
-                settings.node, seams, lambda: self._known(), self._prepared, retry
+                settings.node, seams, lambda: self._known(), self._prepared, retry, taps
             )
         else:
             self._source = _make_source(cluster)
+        if seams.claims is not None:
+            self._source = seams.claims.source(self._source)
         self._wake = wake
         self._left = left
         self._manager: ResourceClaims | None = None
         self._drivers: DraDrivers | None = None
+        self._notes: DriverNotes | None = None
+        self._replayed: tuple[ClaimDrivers, DeviceHealths] | None = None
         self._slices = _make_slices(cluster, seams)
         self._loaded = trio.Event()
         self._tree = DynamicSupervisor("claims", policy=TOP_POLICY)
@@ -117,13 +151,30 @@ class NodeClaims:
         if self._drivers is None:
             from kubelet_trio.managers import DraDrivers
 
+            self._notes = self._taps.drivers() if self._taps is not None else None
             self._drivers = DraDrivers(
                 self._seams.meter,
                 on_health=self._health_changed,
-                on_change=self._slices.note if self._slices is not None else lambda *_: None,
+                on_change=self._driver_changed,
                 watches_health=self._settings.device_health,
             )
         return self._drivers
+
+    def _driver_changed(self, driver: str, is_usable: bool) -> None:
+        if self._notes is not None:
+            self._notes.changed(driver, self.drivers.registered.get(driver))
+        if self._slices is not None:
+            self._slices.note(driver, is_usable)
+
+    @property
+    def _found(self) -> tuple[ClaimDrivers, DeviceHealths]:
+        """The drivers of claims, and what they say of their devices."""
+        inputs = self._seams.claims
+        if inputs is None:
+            return self.drivers, self.drivers.healths
+        if self._replayed is None:
+            self._replayed = inputs.drivers(self._health_changed)
+        return self._replayed
 
     @property
     def manager(self) -> ResourceClaims | None:
@@ -134,12 +185,16 @@ class NodeClaims:
         if self._manager is None:
             from kubelet_trio.managers import CheckpointKeeper, ResourceClaims
 
-            seams = self._seams
+            seams, source, (drivers, _) = self._seams, self._source, self._found
+            disk, taps = seams.offload_for(Purpose.RECORDS), self._taps
+            on_put = taps.checkpoint if taps is not None else lambda _file, _encode: None
+            if taps is not None:
+                source, drivers = taps.claim_seams(source, drivers)
             self._manager = ResourceClaims(
                 self._left,
-                CheckpointKeeper(self._root_dir, seams.offload_for(Purpose.RECORDS)),
-                self._source,
-                self.drivers,
+                CheckpointKeeper(self._root_dir, disk, on_put),
+                source,
+                drivers,
                 seams.meter,
                 extended=self._settings.extended_claims,
             )
@@ -148,6 +203,8 @@ class NodeClaims:
 
     def _health_changed(self, driver: str, pool: str, device: str) -> None:
         """Publish the statuses of the pods with a device whose health has changed."""
+        if self._notes is not None:
+            self._notes.health(self.drivers.healths, driver, pool, device)
         if self._manager is not None:
             for uid in sorted(self._manager.pods_with(driver, {(pool, device)})):
                 self._wake(uid)
@@ -179,7 +236,7 @@ class NodeClaims:
         if self._manager is None or not self._settings.device_health:
             return ()
         messages = self._settings.device_health_message
-        return self._manager.health(pod, container, self.drivers.healths, messages=messages)
+        return self._manager.health(pod, container, self._found[1], messages=messages)
 
     def _uses_claims(self, pod: Pod) -> bool:
         if spec(pod).resourceClaims:
@@ -208,7 +265,7 @@ class NodeClaims:
             return holdings
         from kubelet_trio.managers import ClaimedDevice, with_claims
 
-        healths, claimed = self.drivers.healths, {}
+        healths, claimed = self._found[1], {}
         for pod in pods:
             key = pod_key(pod)
             for container in pod_containers(pod):

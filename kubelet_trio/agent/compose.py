@@ -93,7 +93,7 @@ def make_agent(
         claims: the resource claims of an earlier agent, as `load_claims` found them.
     """
     records = records or {}
-    setup = _make_setup(settings, seams, records, managers)
+    setup = _make_setup(settings, seams, records, managers, claims)
     seams = setup.seams
     started_at = seams.clock.time()
     reports = _make_reports(setup)
@@ -138,12 +138,13 @@ def _make_setup(
     seams: Seams,
     records: Mapping[PodUid, PodRecord],
     managers: LoadedManagers | None,
+    claims: Mapping[ClaimKey, Claim] | None,
 ) -> Setup:
     links, taps = Links(), None
     if settings.recorder_size:
         from kubelet_trio.agent.recording import make_taps, recorded_seams
 
-        taps = make_taps(settings, seams, records, managers)
+        taps = make_taps(settings, seams, records, managers, claims)
         seams = recorded_seams(seams, taps)
     if seams.cluster is None:
         return Setup(settings, seams, links, None, taps)

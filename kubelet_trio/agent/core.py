@@ -155,6 +155,7 @@ class Agent:
         pods = self.parts.pods
         if pods.supervisor.tree().state is not ChildState.RUNNING:
             return
+        self._note_request("remove", PodUid(""), {})
         pods.desired.clear()
         await pods.supervisor.wait_idle()
 

@@ -47,6 +47,8 @@ def make_device_managers(
         on_capacity=cluster.node_changed.ring if cluster is not None else lambda: None,
         on_health=links.changes.wake,
         shows_health=setup.settings.managers.device_health,
+        open_plugin=seams.device_plugins,
+        tap=setup.taps.device_plugins if setup.taps is not None else lambda opened: opened,
     )
 
 

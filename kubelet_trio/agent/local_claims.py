@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lightkube.models.core_v1 import Pod
@@ -17,7 +18,10 @@ from kubelet_trio.sources import Desired
 if TYPE_CHECKING:
     from lightkube.models.resource_v1 import ResourceClaim
 
-    from kubelet_trio.managers import Claim, ClaimKey, LocalClaims
+    from kubelet_trio.agent.recording import Taps
+    from kubelet_trio.managers import Claim, ClaimKey, LocalClaims, SliceReader
+
+_FILE = "resource_claims.json"  # of the allocated claims, below the root directory
 
 
 class LocalSource:
@@ -30,13 +34,15 @@ class LocalSource:
         known: Callable[[], Collection[PodUid] | None],
         prepared: Callable[[], Mapping[ClaimKey, Claim]],
         retry: Callable[[PodUid], None],
+        taps: Taps | None = None,
     ) -> None:
-        """Args are those of `LocalClaims`."""
+        """Args are those of `LocalClaims`; `taps` are of the flight recorder."""
         self._node = node
         self._seams = seams
         self._known = known
         self._prepared = prepared
         self._retry = retry
+        self._taps = taps
         self._claims: LocalClaims | None = None
 
     @property
@@ -48,14 +54,21 @@ class LocalSource:
 
             offload = self._seams.offload_for(Purpose.RECORDS)
             root_dir, name = self._node.root_dir, self._node.node_name
+            inputs, taps = self._seams.claims, self._taps
+            slices: SliceReader = SliceFiles(root_dir, name, offload)
+            if inputs is not None:
+                slices = inputs.slices
+            if taps is not None:
+                slices = taps.slices(slices)
             self._claims = LocalClaims(
                 root_dir,
                 NodeFacts(name),
-                SliceFiles(root_dir, name, offload),
+                slices,
                 offload=offload,
                 known_pods=self._known,
                 prepared=self._prepared,
                 changed=self._retry,
+                on_table=partial(taps.checkpoint, _FILE) if taps is not None else _nowhere,
             )
         return self._claims
 
@@ -74,6 +87,10 @@ class LocalSource:
         documents = (value for key, value in desired.objects.items() if key.kind in DEVICE_KINDS)
         self.claims.apply(named, claim_documents(documents))
         return replace(desired, pods={**desired.pods, **named})
+
+
+def _nowhere(_encode: Callable[[], bytes]) -> None:
+    pass
 
 
 def _uses_claims(pod: Pod) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Set
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,9 +33,20 @@ from kubelet_trio.recorder import (
 from kubelet_trio.status import OnChange
 
 if TYPE_CHECKING:
-    from kubelet_trio.managers import LoadedManagers
+    from kubelet_trio.managers import (
+        Claim,
+        ClaimDrivers,
+        ClaimKey,
+        ClaimSource,
+        DevicePluginCalls,
+        LoadedManagers,
+        OpenDevicePlugin,
+        SliceReader,
+    )
+    from kubelet_trio.recorder import DriverNotes
     from kubelet_trio.shutdown import Logind
 
+CLAIMS = "dra_manager_state"  # the checkpoint of resource claims
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 # Of other parts than decisions, or not values.
 _NOT_TOLD = ("gates", "notes", "own_node", "sockets")
@@ -49,8 +61,10 @@ class Taps:
     volumes: VolumeNotes
     evictions: RecordedEvictions
     managers: LoadedManagers | None = None  # with the states that they begin with
+    claims: Mapping[ClaimKey, Claim] = field(default_factory=dict)  # of an earlier agent
     # Of checkpoints that are put before the agent runs, and there is a time to note.
     early: dict[str, Callable[[], bytes]] = field(default_factory=dict)
+    numbers: Iterator[int] = field(default_factory=lambda: count(1))  # of plugins and questions
 
     def begin(self) -> None:
         """Take notes from threads from now on, and note the machine. Called once by the agent."""
@@ -59,6 +73,12 @@ class Taps:
             self.recorder.note(Kind.MACHINE, "", self.managers.machine)
             for provider, state in self.managers.providers.values():
                 self.checkpoint(provider.file, partial(provider.encode, state))
+            if (devices := self.managers.devices) is not None:
+                self.checkpoint(devices.file, devices.encode)
+        if self.claims:
+            from kubelet_trio.managers import encode_claims
+
+            self.checkpoint(CLAIMS, partial(encode_claims, self.claims))
         for file, encode in self.early.items():
             self.checkpoint(file, encode)
         self.early.clear()
@@ -71,7 +91,7 @@ class Taps:
             self.early[file] = encode
 
     def request(self, what: str, uid: PodUid, told: Mapping[str, Any]) -> None:
-        """Note what a user has asked for: `restart`, `debug` or `grace`."""
+        """Note what a user has asked for: `restart`, `debug`, `grace`, or `remove` for all pods."""
         self.recorder.note(Kind.REQUEST, f"{what}/{uid}", told)
 
     def mark(self, what: str) -> None:
@@ -83,6 +103,37 @@ class Taps:
         from kubelet_trio.recorder import RecordedLogind  # here: for a few nodes
 
         return RecordedLogind(logind, self.recorder)
+
+    def device_plugins(self, open_plugin: OpenDevicePlugin) -> OpenDevicePlugin:
+        """Return what opens device plugins, and notes what they offer and answer."""
+
+        def opened(resource: str, socket: str) -> AbstractAsyncContextManager[DevicePluginCalls]:
+            from kubelet_trio.recorder import recorded_plugin  # with the first plugin
+
+            return recorded_plugin(open_plugin, resource, socket, self.recorder, self.numbers)
+
+        return opened
+
+    def claim_seams(
+        self, source: ClaimSource, drivers: ClaimDrivers
+    ) -> tuple[ClaimSource, ClaimDrivers]:
+        """Return the source of claims and their drivers with taps."""
+        from kubelet_trio.recorder import AskNotes, RecordedClaims, RecordedDrivers
+
+        asks = AskNotes(self.recorder, self.numbers)
+        return RecordedClaims(source, asks), RecordedDrivers(drivers, asks)
+
+    def drivers(self) -> DriverNotes:
+        """Return what notes the drivers of claims."""
+        from kubelet_trio.recorder import DriverNotes
+
+        return DriverNotes(self.recorder)
+
+    def slices(self, slices: SliceReader) -> SliceReader:
+        """Return a reader of slices with a tap."""
+        from kubelet_trio.recorder import RecordedSlices
+
+        return RecordedSlices(slices, self.recorder)
 
     def objects(self, store: ObjectStore) -> ObjectStore:
         """Return a store of objects with a tap."""
@@ -113,19 +164,26 @@ def make_taps(
     seams: Seams,
     records: Mapping[PodUid, PodRecord],
     managers: LoadedManagers | None = None,
+    claims: Mapping[ClaimKey, Claim] | None = None,
 ) -> Taps:
     """Return the recorder of an agent, not running yet, and its taps."""
     node = settings.node
+    facts = {
+        "device_plugins": managers is not None and managers.devices is not None,
+        "claims": "local" if seams.cluster is None else "api",
+        "claims_left": bool(claims),
+    }
     recording = Recording(
         limit=settings.recorder_size,
-        start=partial(_start, settings),
+        start=partial(_start, settings, facts),
         records=tuple((uid, encode_pod_record(record)) for uid, record in records.items()),
         read_records=partial(read_pod_records, node.root_dir / "pods"),
     )
     threads = seams.offload_for(Purpose.RECORDER)
     recorder = Recorder(node.root_dir, recording, seams.clock, threads)
     inputs, volumes = RecordedInputs(recorder), VolumeNotes(recorder)
-    return Taps(recorder, inputs, volumes, RecordedEvictions(recorder), managers)
+    evictions = RecordedEvictions(recorder)
+    return Taps(recorder, inputs, volumes, evictions, managers, claims or {})
 
 
 def recorded_seams(seams: Seams, taps: Taps) -> Seams:
@@ -140,7 +198,7 @@ def recorded_seams(seams: Seams, taps: Taps) -> Seams:
     )
 
 
-def _start(settings: AgentSettings) -> dict[str, Any]:
+def _start(settings: AgentSettings, facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the agent's fields of START. Blocks."""
     try:
         boot_id = _BOOT_ID.read_text().strip()
@@ -152,6 +210,7 @@ def _start(settings: AgentSettings) -> dict[str, Any]:
         "instance": settings.instance,
         "boot_id": boot_id,
         "settings": told_settings(settings),
+        **facts,
     }
 
 

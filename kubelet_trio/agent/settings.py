@@ -40,7 +40,9 @@ from kubelet_trio.volumes import Mounter
 if TYPE_CHECKING:
     from lightkube.models.core_v1 import NodeSystemInfo
 
+    from kubelet_trio.agent.claims import ClaimInputs
     from kubelet_trio.agent.cluster import ApiServer
+    from kubelet_trio.managers import OpenDevicePlugin
     from kubelet_trio.probes import ContainerScript
     from kubelet_trio.shutdown import Logind
     from kubelet_trio.sources import Takeover
@@ -173,6 +175,8 @@ class Seams:
     kernel_log: Path | None = None  # names the processes killed for memory; None: not read
     memory_events: Callable[[], MemoryEvents] | None = None  # of containers; None: not watched
     plugin_watcher: Callable[[], Watcher] | None = None  # of plugins' sockets; None: no plugins
+    device_plugins: OpenDevicePlugin | None = None  # of a replay; None: they are dialed
+    claims: ClaimInputs | None = None  # of a replay; None: they are asked for
     devices: BlockDevices | None = None  # for raw block volumes; None: this machine's
     logind: Logind | None = None  # None: this machine's
     signals: Signals | None = None  # None: this machine's

@@ -126,7 +126,13 @@ def _make_managers(
 def _make_claims(setup: Setup, left: Mapping[ClaimKey, Claim]) -> NodeClaims:
     changes = setup.links.changes
     return NodeClaims(
-        setup.settings, setup.seams, setup.cluster, changes.wake, changes.objects_changed, left
+        setup.settings,
+        setup.seams,
+        setup.cluster,
+        changes.wake,
+        changes.objects_changed,
+        left,
+        setup.taps,
     )
 
 

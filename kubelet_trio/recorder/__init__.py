@@ -37,19 +37,37 @@ from kubelet_trio.recorder.taps import (
 )
 
 if TYPE_CHECKING:
+    from kubelet_trio.recorder.asked import AskNotes
+    from kubelet_trio.recorder.claims import (
+        DriverNotes,
+        RecordedClaims,
+        RecordedDrivers,
+        RecordedSlices,
+        by_name,
+        names_of,
+    )
     from kubelet_trio.recorder.collect import read_ring
+    from kubelet_trio.recorder.devices import recorded_plugin
     from kubelet_trio.recorder.logind import RecordedLogind
     from kubelet_trio.recorder.select import PodFilter, pod_uids, since
     from kubelet_trio.recorder.show import Span, entry_lines
 
 # Of the commands, or of a few nodes, not of every agent.
 _DEFERRED = {
+    "AskNotes": "asked",
+    "DriverNotes": "claims",
     "PodFilter": "select",
+    "RecordedClaims": "claims",
+    "RecordedDrivers": "claims",
+    "RecordedSlices": "claims",
+    "by_name": "claims",
+    "names_of": "claims",
     "RecordedLogind": "logind",
     "Span": "show",
     "entry_lines": "show",
     "pod_uids": "select",
     "read_ring": "collect",
+    "recorded_plugin": "devices",
     "since": "select",
 }
 
@@ -60,10 +78,14 @@ __all__ = [
     "LEAST_LIMIT",
     "MAGIC",
     "OVER_LIMITS",
+    "AskNotes",
+    "DriverNotes",
     "Entry",
     "EvictionBody",
     "Kind",
     "PodFilter",
+    "RecordedClaims",
+    "RecordedDrivers",
     "RecordedEvictions",
     "RecordedExits",
     "RecordedInputs",
@@ -71,6 +93,7 @@ __all__ = [
     "RecordedMounter",
     "RecordedObjects",
     "RecordedRuntime",
+    "RecordedSlices",
     "Recorder",
     "Recording",
     "RecordingError",
@@ -78,14 +101,17 @@ __all__ = [
     "Span",
     "UsageBody",
     "VolumeNotes",
+    "by_name",
     "encode_entry",
     "entry_lines",
+    "names_of",
     "pod_uids",
     "read_body",
     "read_entries",
     "read_message",
     "read_recording",
     "read_ring",
+    "recorded_plugin",
     "segment_contents",
     "since",
     "write_message",

@@ -12,7 +12,8 @@ be secret are left out (`masks` has the table).
                                     "node", "instance", "wall": Unix s at `at`, "boot_id",
                                     "is_complete": false if the snapshot did not fit, "only":
                                     [UID] if only these pods were chosen of it, "settings":
-                                    what decisions depend on, see `recorder.settings`}
+                                    what decisions depend on, see `recorder.settings`,
+                                    "device_plugins": whether the node has a manager of them}
     RECORD   pod UID                snapshots: the pod's record as on disk
     WANTED   source/UID             a desired pod (core/v1 Pod), where more than its status and
                                     resourceVersion differ; empty: not desired any more.
@@ -52,11 +53,21 @@ be secret are left out (`masks` has the table).
                                     `inhibit`, `is_preparing`, `wait_change`
     REQUEST  what/UID               what a user has asked for, and was not refused: "restart":
                                     {"container": name, or "" for all}, "debug": {"manifest": of
-                                    an ephemeral container}, "grace": {"seconds"}
+                                    an ephemeral container}, "grace": {"seconds"}; "remove" without
+                                    a UID: {}, all pods are to end for good
     MACHINE  ""                     the CPUs and NUMA nodes that the managers give away
                                     (`managers.Machine`), if the node has managers
     CHECKPOINT file                 the state of a manager, as its checkpoint has it; the first
-                                    one is what the agent has found
+                                    one is what the agent has found. AllocResp of devices is as in
+                                    ASKED
+    PLUGIN   device/resource/number  what a device plugin offers, where it differs from the last:
+                                    {"options": {"pre_start", "has_preference"}, "devices": {id:
+                                    {"health", "nodes"}}, "gone": [id]}; empty: it is gone. A plugin
+                                    that registers again has another number
+    ASKED    method/resource        {"call": number, "request"} when a plugin is asked, and {"call",
+                                    "ok": answer} or {"call", "error", "text"} when it has answered:
+                                    `Allocate` (ContainerAllocateResponse, `cdi_devices` as names),
+                                    `GetPreferredAllocation`, `PreStartContainer`
     MARK     ""                     {"what": "saved" | "stopped"}: until now nothing else came: the
                                     recording was saved, or the agent was asked to stop
     GAP      ""                     {"lost": entries, "reason"}: entries are missing here
@@ -65,10 +76,11 @@ be secret are left out (`masks` has the table).
 Methods of CALL and READ are named as in `cri.Runtime`: `run_pod_sandbox`, `container_status`.
 
 **Snapshot.** A segment begins with START, then what an agent that starts at that time would read
-(RECORD, WANTED, SOURCES, OBJECT, READ, PROBE, SIGNALS, LOGIND, MACHINE, CHECKPOINT, and for the
-comparison PLAN and STATUS), the calls whose effect no reading has shown yet (CALL and, as far as
-there is one, ANSWER), then SNAPSHOT, all with one time. The first segment of an agent has
-`"reason": "start"` and what was on disk then. So a replay can begin at any START.
+(RECORD, WANTED, SOURCES, OBJECT, READ, PROBE, SIGNALS, LOGIND, MACHINE, CHECKPOINT, PLUGIN, and for
+the comparison PLAN and STATUS), the calls whose effect no reading has shown yet (CALL and, as far
+as there is one, ANSWER; ASKED without an answer), then SNAPSHOT, all with one time. The first
+segment of an agent has `"reason": "start"` and what was on disk then. So a replay can begin at any
+START.
 
 **Results** in `ok`: of a list call {"entries": [message]} with those that are new or changed,
 and "gone": [id], so in a snapshot all; the agent's first list has "first": true, and is there even
@@ -138,6 +150,8 @@ class Kind(IntEnum):
     MACHINE = 22
     CHECKPOINT = 23
     REQUEST = 24
+    PLUGIN = 25
+    ASKED = 26
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ entry of their key has said, and keeps the last of each key: a segment's snapsho
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kubelet_trio.recorder.bodies import (
     Failure,
@@ -26,6 +26,9 @@ from kubelet_trio.recorder.bodies import (
 )
 from kubelet_trio.recorder.format import Entry, Kind, encode_frame
 from kubelet_trio.recorder.unseen import UnseenCalls
+
+if TYPE_CHECKING:
+    from kubelet_trio.recorder.offers import Offers
 
 _MOST_KEYS = 50_000  # of one kind; the oldest are forgotten
 
@@ -62,6 +65,8 @@ class Tape:
         self._listed: dict[str, dict[str, bytes]] = {}
         self._wanted: dict[str, int] = {}  # hashes of what counts of the desired pods
         self._unseen = UnseenCalls()
+        self._offers: Offers | None = None  # of plugins, once there is one
+        self._asked: dict[int, tuple[str, bytes]] = {}  # questions that have no answer yet
 
     def entries(self, note: Note) -> Iterator[Entry]:
         """Yield the entries that a note makes: one, or none if it brings nothing new."""
@@ -69,6 +74,8 @@ class Tape:
             self._last[note.kind].pop(note.key, None)
         elif isinstance(note.content, Listed):
             yield from self._list(note, note.content)
+        elif note.kind is Kind.PLUGIN:
+            yield from self._offered().entries(note.at, note.key, note.content)
         elif note.content is None and note.kind in self._last:
             yield from self._gone(note)
         else:
@@ -90,6 +97,17 @@ class Tape:
         elif note.kind is Kind.ANSWER:
             (answer,) = note.content
             self._unseen.end(note.key, answer, body, failed=isinstance(answer, Failure))
+        elif note.kind is Kind.ASKED and note.content.request is not None:
+            self._asked[note.content.number] = note.key, body
+        elif note.kind is Kind.ASKED:
+            self._asked.pop(note.content.number, None)
+
+    def _offered(self) -> Offers:
+        if self._offers is None:
+            from kubelet_trio.recorder.offers import Offers
+
+            self._offers = Offers()
+        return self._offers
 
     def snapshot(
         self, at: float, start: Callable[[bool], bytes], records: Sequence[tuple[str, bytes]]
@@ -129,6 +147,9 @@ class Tape:
             for key, body in last.items():
                 yield kind, key, body
         yield from self._unseen.entries()
+        yield from self._offers.state() if self._offers is not None else ()
+        for key, body in self._asked.values():
+            yield Kind.ASKED, key, body
 
     def _is_news(self, note: Note, body: bytes, told: bytes) -> bool:
         """Keep a body as the last of its key; return whether it says something new.
@@ -207,6 +228,6 @@ def _encode(note: Note) -> bytes:
         return encode_request(content)
     if kind is Kind.CHECKPOINT:
         return encode_checkpoint(content())
-    if isinstance(content, Failure):
+    if isinstance(content, Failure) or kind is Kind.ASKED:
         return encode_json(content.fields())
     return encode_json(content)

@@ -46,6 +46,9 @@ _OF_PATHS = (
 _PART = re.compile(r"[A-Za-z0-9][-\w.:]{0,252}", re.ASCII)
 
 
+_OF_PLUGINS = (Kind.PLUGIN, Kind.ASKED, Kind.CHECKPOINT)
+
+
 class FieldProblemError(ValueError):
     """What is wrong with an entry: the field and why."""
 
@@ -73,9 +76,28 @@ class _Meta(msgspec.Struct):
     attempt: int = 0
 
 
+class _Env(msgspec.Struct):
+    key: str
+
+
+class _Path(msgspec.Struct):
+    container_path: str
+    host_path: str
+    permissions: str = ""
+    readonly: bool = False
+
+
+class _Named(msgspec.Struct):
+    name: str
+
+
 class _Config(msgspec.Struct):
     metadata: _Meta | None = None
     labels: dict[str, str] | None = None
+    envs: list[_Env] | None = None
+    mounts: list[_Path] | None = None
+    devices: list[_Path] | None = None
+    CDI_devices: list[_Named] | None = None
 
 
 class _Image(msgspec.Struct):
@@ -163,6 +185,10 @@ def check_entry(entry: Entry) -> None:
     if not abs(entry.at) <= _FARTHEST:
         raise FieldProblemError(f"time: {entry.at:g} s is no time of a recording")
     check = _CHECKS.get(entry.kind)
+    if check is None and entry.kind in _OF_PLUGINS:
+        from kubelet_trio.replay.plugin_checks import CHECKS  # it takes its rules from here
+
+        check = CHECKS[entry.kind]
     if check is not None:
         check(entry)
 
@@ -188,7 +214,7 @@ def _start(entry: Entry) -> None:
     body = _body(entry, _Start)
     _wall("wall", body.wall)
     if body.node:
-        _need("node", body.node, syntax.dns_subdomain)
+        needed("node", body.node, syntax.dns_subdomain)
     period = (body.settings or {}).get("sync_period")
     if isinstance(period, int | float) and not period >= _LEAST_PERIOD:
         raise FieldProblemError(
@@ -197,7 +223,7 @@ def _start(entry: Entry) -> None:
 
 
 def _record(entry: Entry) -> None:
-    _need("key", entry.key, syntax.pod_uid)
+    needed("key", entry.key, syntax.pod_uid)
     try:
         record = decode_pod_record(entry.body, entry.key)
     except (msgspec.MsgspecError, RecursionError) as exc:
@@ -215,9 +241,9 @@ def _wanted(entry: Entry) -> None:
     source, _, uid = entry.key.rpartition("/")
     if source and not _PART.fullmatch(source):
         raise FieldProblemError(f"key: {source!r} is no name of a source")
-    _need("key", uid, syntax.pod_uid)
+    needed("key", uid, syntax.pod_uid)
     if entry.body:
-        _pod(_converted(_object(entry), Pod), uid)
+        _pod(converted(_object(entry), Pod), uid)
 
 
 def _pod(pod: Pod, uid: str, where: str = "") -> None:
@@ -231,25 +257,25 @@ def _pod(pod: Pod, uid: str, where: str = "") -> None:
 def _ephemeral(pod: Pod, containers: Iterable[EphemeralContainer], where: str) -> None:
     for container in containers:
         if pod.spec is not None:
-            _need(f"{where}.name", container.name, syntax.dns_label)
+            needed(f"{where}.name", container.name, syntax.dns_label)
             _first(validate_ephemeral(pod.spec, container, where), "")
 
 
 def _sources(entry: Entry) -> None:
     for uid in _body(entry, _Sources).kept or ():
-        _need("kept", uid, syntax.pod_uid)
+        needed("kept", uid, syntax.pod_uid)
 
 
 def _known(entry: Entry) -> None:
     kind = entry.key.partition("/")[0]
     if not entry.body or kind not in KINDS:
         return
-    found: ApiObject = _converted(_object(entry), KINDS[kind])
+    found: ApiObject = converted(_object(entry), KINDS[kind])
     if kind in DOCUMENT_KINDS:
         _first([e for e in validate_object(found) if e.field.startswith(_OF_PATHS)], "")
     else:
         meta = found.metadata
-        _need("metadata.name", (meta.name if meta else None) or "", syntax.dns_subdomain)
+        needed("metadata.name", (meta.name if meta else None) or "", syntax.dns_subdomain)
 
 
 def _call(entry: Entry) -> None:
@@ -266,9 +292,9 @@ def _call(entry: Entry) -> None:
 
 def _identity(meta: _Meta | None, where: str) -> None:
     if meta is not None and meta.uid:
-        _need(f"{where}metadata.uid", meta.uid, syntax.pod_uid)
-        _need(f"{where}metadata.namespace", meta.namespace, syntax.dns_label)
-        _need(f"{where}metadata.name", meta.name, syntax.dns_subdomain)
+        needed(f"{where}metadata.uid", meta.uid, syntax.pod_uid)
+        needed(f"{where}metadata.namespace", meta.namespace, syntax.dns_label)
+        needed(f"{where}metadata.name", meta.name, syntax.dns_subdomain)
 
 
 def _answer(entry: Entry) -> None:
@@ -285,15 +311,19 @@ def _read(entry: Entry) -> None:
     if body.error:
         return
     if (kind := _LISTED.get(method)) is not None:
-        listed = _converted(body.ok, _Listed, "ok")
+        listed = converted(body.ok, _Listed, "ok")
         for index, each in enumerate(listed.entries):
             _runtime_object(each, kind, f"ok.entries[{index}].")
         for object_id in listed.gone:
             _id("ok.gone", object_id)
     elif method == "container_status":
-        _runtime_object(_converted(body.ok, _Told, "ok").status, v1.ContainerStatus, "ok.status.")
+        _runtime_object(converted(body.ok, _Told, "ok").status, v1.ContainerStatus, "ok.status.")
     elif method == "pod_sandbox_status":
         _runtime_object(body.ok, v1.PodSandboxStatus, "ok.")
+    elif method == "resource_slices":
+        from kubelet_trio.replay.plugin_checks import check_slices
+
+        check_slices(body.ok)
     elif (form := _OTHERS.get(method)) is not None and body.ok is not None:
         _message(body.ok, form, "ok")
 
@@ -325,7 +355,7 @@ def _runtime_object(content: Any, kind: type, where: str) -> None:
 def _labels(labels: Mapping[str, str], where: str) -> None:
     for key, check in _LABELS.items():
         if value := labels.get(key):
-            _need(f"{where}labels[{key}]", value, check)
+            needed(f"{where}labels[{key}]", value, check)
 
 
 def _exit(entry: Entry) -> None:
@@ -356,7 +386,7 @@ def _plan(entry: Entry) -> None:
 
 def _status(entry: Entry) -> None:
     if entry.body:
-        _converted(_object(entry), PodStatus)
+        converted(_object(entry), PodStatus)
 
 
 _CHECKS: Mapping[Kind, Callable[[Entry], None]] = {
@@ -383,10 +413,10 @@ def _object(entry: Entry) -> Any:
 
 
 def _body(entry: Entry, form: type[Any]) -> Any:
-    return _converted(_object(entry), form)
+    return converted(_object(entry), form)
 
 
-def _converted(content: Any, form: type[Any], where: str = "") -> Any:
+def converted(content: Any, form: type[Any], where: str = "") -> Any:
     """Return a part of a body as its type. Raises `FieldProblemError`."""
     try:
         return msgspec.convert(content, form, strict=False)
@@ -401,7 +431,8 @@ def _message(content: Any, form: Any, where: str) -> Any:
         raise FieldProblemError(f"{where}: {exc}") from exc
 
 
-def _need(field: str, value: str, check: Callable[[str], str | None]) -> None:
+def needed(field: str, value: str, check: Callable[[str], str | None]) -> None:
+    """Raise `FieldProblemError` if a value does not pass a check."""
     problem = check(value)
     if problem is not None:
         raise FieldProblemError(f"{field}: {value[:80]!r}: {problem}")

@@ -13,9 +13,13 @@ import trio
 from kubelet_trio.agent import Agent, AgentSettings, Seams, make_agent
 from kubelet_trio.pods import load_records
 from kubelet_trio.recorder import Entry, Kind, RecordingError, read_body
+from kubelet_trio.replay.asked import Asks
 from kubelet_trio.replay.blocking import ReplayOffload
+from kubelet_trio.replay.claims import ReplayClaims
 from kubelet_trio.replay.decisions import Decisions
+from kubelet_trio.replay.devices import ReplayPlugins, allocated
 from kubelet_trio.replay.evictions import ReplayEvictions
+from kubelet_trio.replay.grants import Grants
 from kubelet_trio.replay.journal import Journal
 from kubelet_trio.replay.judge import Judge
 from kubelet_trio.replay.logind import ReplayLogind
@@ -70,7 +74,10 @@ class ReplayedLife:
         self._cgroups = cgroups
         self._journal = journal
         self._tolerance = tolerance
-        self._owners = Owners(life)
+        self._asks = Asks(life, journal, tolerance)
+        self._plugins = ReplayPlugins(life, self._asks, journal)
+        self._claims = ReplayClaims(life, self._asks, journal)
+        self._owners = Owners(life, _grants(life, self._asks))
         journal.names.update(self._owners.names())
         self._observed = observe(life)
         self._runtime = ReplayRuntime(life, self._observed, self._owners, journal, tolerance)
@@ -102,7 +109,8 @@ class ReplayedLife:
         """Run the agent until cancelled, or until it diverges."""
         records = load_records(self._settings.node.root_dir / "pods")
         managers = self._managers.load(self._settings)
-        agent = make_agent(self._settings, self._seams(), records, managers=managers)
+        claims = self._claims.load(self._settings.node.root_dir)
+        agent = make_agent(self._settings, self._seams(), records, managers=managers, claims=claims)
         judge = Judge(
             agent, self._life, self._runtime, self._decisions, self._journal, self._tolerance
         )
@@ -120,6 +128,9 @@ class ReplayedLife:
                 nursery.start_soon(judge.watch_pressure)
                 nursery.start_soon(self._managers.tell)
                 nursery.start_soon(self._requests.make, agent)
+                nursery.start_soon(self._plugins.run, agent)
+                nursery.start_soon(self._claims.run)
+                nursery.start_soon(self._asks.check)
                 nursery.start_soon(judge.watch_shutdown)
                 nursery.start_soon(judge.check)
                 await self._journal.diverged.wait()
@@ -144,6 +155,8 @@ class ReplayedLife:
             eviction=self._evictions.inputs(),
             logind=self._logind,
             script=ReplayScript(self._life),
+            device_plugins=self._plugins.open,
+            claims=self._claims,
         )
 
     async def _tell(self) -> None:
@@ -192,6 +205,14 @@ class ReplayedLife:
         for reading in self._life.readings.get(("status", ""), ()):
             await trio.sleep_until(reading.at)
             agent.parts.runtime.health.ask_soon()
+
+
+def _grants(life: Life, asks: Asks) -> Grants | None:
+    """Return what plugins have given; None: an older agent did not tell, or other pods are left
+    out."""
+    if "device_plugins" not in life.facts or life.facts.get("only"):
+        return None
+    return Grants(allocated(life, asks))
 
 
 def _source_names(life: Life) -> list[str]:

@@ -1,4 +1,4 @@
-"""The managers of CPUs and memory in a replay: on the recorded machine, from its checkpoints."""
+"""The managers of a replay: on the recorded machine, from its checkpoints."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ from kubelet_trio.managers import (
     load_managers,
 )
 from kubelet_trio.recorder import Entry, Kind, RecordingError, read_body
+from kubelet_trio.replay.devices import device_checkpoint
 from kubelet_trio.replay.journal import Journal
+from kubelet_trio.replay.plugin_checks import CLAIMS_FILE, DEVICES_FILE, LOCAL_FILE
 from kubelet_trio.replay.recorded import Life
 
 NONE = "none"  # topologyManagerPolicy
 _NO_MACHINE = "the machine is not in the recording: managers of CPUs and memory are not replayed"
-_PARTIAL = "other pods are left out: managers of CPUs and memory are not replayed"
+_PARTIAL = "other pods are left out: managers of CPUs, memory and devices are not replayed"
 _DEVICES = "recorded devices of plugins are not replayed"
 
 
@@ -36,6 +38,7 @@ class ReplayManagers:
         self._journal = journal
         self._machine: Machine | None = None
         self._is_partial = bool(life.facts.get("only"))
+        self._has_plugins = bool(life.facts.get("device_plugins"))
         self._checkpoints: dict[str, bytes] = {}
         self._devices: list[float] = []  # when a plugin's devices were given away, or registered
         for entry in (*life.snapshot, *life.news):
@@ -49,8 +52,12 @@ class ReplayManagers:
     def _take(self, entry: Entry) -> None:
         # A file right below the root directory, whatever a recording says.
         name = PurePosixPath(entry.key).name
+        if name in (CLAIMS_FILE, LOCAL_FILE):
+            return  # see `claims`
         if name == entry.key:
             self._checkpoints.setdefault(name, entry.body)
+        elif entry.key == DEVICES_FILE and self._has_plugins:
+            self._checkpoints.setdefault(DEVICES_FILE, device_checkpoint(entry.body))
         elif _has_devices(entry):
             self._devices.append(entry.at)
 
@@ -68,9 +75,15 @@ class ReplayManagers:
             return None
         root_dir.mkdir(parents=True, exist_ok=True)
         for name, body in self._checkpoints.items():
+            (root_dir / name).parent.mkdir(parents=True, exist_ok=True)
             (root_dir / name).write_bytes(body)
         try:
-            return load_managers(settings.managers, root_dir, lambda: machine)
+            return load_managers(
+                settings.managers,
+                root_dir,
+                lambda: machine,
+                device_plugins=self._has_plugins,
+            )
         except (ManagerStateError, OSError) as exc:
             raise RecordingError(f"CHECKPOINT: {exc}") from exc
 

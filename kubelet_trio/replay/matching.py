@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kubelet_trio.cri import v1
-from kubelet_trio.recorder import Kind
+from kubelet_trio.recorder import Kind, read_body
+from kubelet_trio.replay.grants import Grants, granted_fields
 from kubelet_trio.replay.recorded import Life, RecordedCall
 
 # What upkeep does depends on files and disks, which no recording has: neither missed nor refused.
@@ -93,8 +94,10 @@ class Subject:
 class Owners:
     """Whose the ids of a recording are: from the answers of calls and from lists."""
 
-    def __init__(self, life: Life) -> None:
+    def __init__(self, life: Life, grants: Grants | None = None) -> None:
+        """`grants` is what plugins have given; None: it is not known."""
         self._owners: dict[str, Owner] = {}
+        self._grants = grants
         # Without the machine, which older recordings lack, nobody gives CPUs away.
         entries = (*life.snapshot, *life.news)
         has_machine = any(entry.kind is Kind.MACHINE for entry in entries)
@@ -154,9 +157,11 @@ class Owners:
             owner = sandbox_owner(request.get("config"))
             return Subject(method, owner.uid, owner)
         owner = self._created(request)
-        linux = (request.get("config") or {}).get("linux") or {}
+        config = request.get("config") or {}
+        linux = config.get("linux") or {}
         sets = _sets(linux.get("resources") or {}) if self._compares_sets else ()
-        detail = ", ".join((f"attempt {owner.attempt}", *sets))
+        given = self._grants.words(config) if self._grants is not None else ()
+        detail = ", ".join((f"attempt {owner.attempt}", *sets, *given))
         return Subject(method, f"{owner.uid}/{owner.container}", owner, detail)
 
 
@@ -217,6 +222,18 @@ class Failures:
         for operation in life.volume_calls:
             if operation.error:
                 self._add("", operation.ended)
+        asked: set[str] = set()
+        for entry in life.news:
+            if entry.kind is Kind.PLAN and entry.body and _has_failed(read_body(entry.body)):
+                self._add(entry.key, entry.at)
+            elif entry.kind is Kind.ASKED:
+                body = read_body(entry.body)
+                # Who asks again has failed before.
+                is_again = body.get("request") is not None and entry.key in asked
+                if is_again or body.get("error"):
+                    self._add("", entry.at)
+                if entry.key.startswith("ResourceClaim/"):
+                    asked.add(entry.key)
         for times in self._times.values():
             times.sort()
 
@@ -230,6 +247,12 @@ class Failures:
             if index < len(times) and times[index] <= began:
                 return RETRY_SPREAD
         return 0.0
+
+
+def _has_failed(body: Mapping[str, Any]) -> bool:
+    """Whether a container waits because its start has failed, such as for a plugin."""
+    waiting = (body.get("plan") or {}).get("waiting") or {}
+    return any(reason.endswith("Error") for reason, _ in waiting.values())
 
 
 class Ledger:
@@ -300,6 +323,7 @@ def container_fields(config: v1.ContainerConfig) -> dict[str, Any]:
     return {
         "metadata": {"name": meta.name, "attempt": meta.attempt},
         "linux": {"resources": cpusets},
+        **granted_fields(config),
     }
 
 

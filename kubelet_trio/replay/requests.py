@@ -17,12 +17,14 @@ from kubelet_trio.replay.journal import Journal
 from kubelet_trio.replay.recorded import Life
 from kubelet_trio.sources import ManifestError
 
+_TURNS = 50  # of the event loop, in which a worker learns what came at the same time
+
 
 class _Request(NamedTuple):
     at: float
     uid: str
     words: str
-    make: Callable[[Agent], object]
+    make: Callable[[Agent, trio.Nursery], object]
 
 
 class ReplayRequests:
@@ -35,13 +37,15 @@ class ReplayRequests:
 
     async def make(self, agent: Agent) -> None:
         """Ask an agent at the recorded times. One that is refused now is a difference."""
-        for request in self._requests:
-            await trio.sleep_until(request.at)
-            self._journal.note(request.uid, "asked", request.words)
-            try:
-                request.make(agent)
-            except (RestartRefusedError, DebugRefusedError, ManifestError) as exc:
-                self._journal.diverge(request.at, request.uid, request.words, f"refused: {exc}")
+        async with trio.open_nursery() as beside:
+            for request in self._requests:
+                await trio.sleep_until(request.at)
+                self._journal.note(request.uid, "asked", request.words)
+                try:
+                    request.make(agent, beside)
+                except (RestartRefusedError, DebugRefusedError, ManifestError) as exc:
+                    told = f"refused: {exc}"
+                    self._journal.diverge(request.at, request.uid, request.words, told)
 
 
 def _read(life: Life) -> Iterator[_Request]:
@@ -59,15 +63,17 @@ def _read(life: Life) -> Iterator[_Request]:
 
 def _request(entry: Entry, body: dict[str, Any]) -> _Request:
     what, _, uid = entry.key.partition("/")
+    if what == "remove":
+        return _Request(entry.at, "", "end all pods for good", _remove)
     if what == "restart":
         name = msgspec.convert(body["container"], str)
         words = f"restart container {name}" if name else "restart the containers"
-        return _Request(entry.at, uid, words, lambda agent: agent.restart(PodUid(uid), name))
+        return _Request(entry.at, uid, words, lambda agent, _: agent.restart(PodUid(uid), name))
     if what == "debug":
         manifest = msgspec.convert(body["manifest"], dict[str, Any])
         words = f"add ephemeral container {manifest['name']}"
         given = msgspec.json.encode(manifest)
-        return _Request(entry.at, uid, words, lambda agent: agent.debug(PodUid(uid), given))
+        return _Request(entry.at, uid, words, lambda agent, _: agent.debug(PodUid(uid), given))
     if what == "grace":
         seconds = msgspec.convert(body["seconds"], int)
         words = f"shorten the grace period to {seconds} s"
@@ -76,5 +82,20 @@ def _request(entry: Entry, body: dict[str, Any]) -> _Request:
     raise ValueError(f"no request {what!r} is known")
 
 
-def _shorten(agent: Agent, uid: PodUid, seconds: int) -> None:
+def _shorten(agent: Agent, beside: trio.Nursery, uid: PodUid, seconds: int) -> None:
+    beside.start_soon(_shorten_ending, agent, uid, seconds)
+
+
+async def _shorten_ending(agent: Agent, uid: PodUid, seconds: int) -> None:
+    """Shorten a pod's grace period once it ends: that may have come at the same time."""
+    for _ in range(_TURNS):
+        worker = agent.parts.workers.get(uid)
+        if worker is None or worker.is_ending:
+            break
+        await trio.lowlevel.checkpoint()
     agent.shorten_grace(uid, seconds)
+
+
+def _remove(agent: Agent, beside: trio.Nursery) -> None:
+    # It waits for the end of the pods, which is a decision of its own.
+    beside.start_soon(agent.remove_pods)

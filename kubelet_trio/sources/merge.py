@@ -186,7 +186,8 @@ async def run_merge(
     """Apply the merged set now and after every delivery, until cancelled.
 
     `on_applied` is called after each of them, and every `period` seconds in between: at that
-    moment every delivery of the sources has been applied.
+    moment every delivery of the sources has been applied. A source's next snapshot is taken only
+    then: one that knows when it is read knows what has been applied.
 
     After a restart it starts again from the sources' last snapshots (`Source.delivered`).
     """
@@ -199,9 +200,11 @@ async def run_merge(
     holders: Mapping[NameInSource, str] = {}
 
     delivered = Bell()
+    applied = trio.Event()  # once what is delivered now has been applied
 
     async def publish() -> None:
-        nonlocal dropped, hidden, holders
+        nonlocal dropped, hidden, holders, applied
+        done, applied = applied, trio.Event()
         merged = merge(order, snapshots, holders)
         holders = merged.holders(snapshots)
         for drop in [d for d in merged.dropped if d not in dropped]:
@@ -212,11 +215,13 @@ async def run_merge(
         hidden = merged.hidden
         await apply(merged.desired)
         on_applied()
+        done.set()
 
     async def pump(source: Source) -> None:
         while True:
             snapshots[source.name] = await source.snapshots.wait_value()
             delivered.ring()
+            await applied.wait()
 
     async with trio.open_nursery() as pumps:
         # Also before any delivery: after a restart with the sources' last snapshots.

@@ -336,6 +336,14 @@ def change(entries: list[Entry], data: st.DataObject) -> list[Entry]:
     return found
 
 
+def change_of(entries: list[Entry], kinds: tuple[Kind, ...], data: st.DataObject) -> list[Entry]:
+    """Change one of the entries of some kinds."""
+    found = list(entries)
+    at = data.draw(st.sampled_from([i for i, each in enumerate(found) if each.kind in kinds]))
+    found[at] = changed_entry(found[at], data)
+    return found
+
+
 def damaged(data: st.DataObject, content: bytes) -> bytes:
     """Cut a file off, or change a byte of it, now and then."""
     how = data.draw(st.sampled_from(["", "", "", "cut", "byte"]))

@@ -228,3 +228,29 @@ async def test_after_a_restart_what_was_seen_first_runs_on(nursery: trio.Nursery
     )
     await wait_all_tasks_blocked()
     assert winners(applied)[-1] == ["1"]
+
+
+async def test_a_source_is_read_again_once_what_it_delivered_is_applied(
+    nursery: trio.Nursery,
+) -> None:
+    """A program waits for that before it goes on (`embed.source`)."""
+    file, http = FakeSource("file"), FakeSource("http")
+    applied: list[Desired] = []
+    seen: list[tuple[str, int]] = []  # the source that is read, and what was applied by then
+
+    class Watched(Latest[SourceSnapshot]):
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self._name = name
+
+        async def wait_value(self) -> SourceSnapshot:
+            seen.append((self._name, len(applied)))
+            return await super().wait_value()
+
+    file.snapshots, http.snapshots = Watched("file"), Watched("http")
+    await start(nursery, file, http, apply=applied.append)
+    file.deliver(pod("a"))
+    http.deliver(pod("b"))
+    await wait_all_tasks_blocked()
+    assert [len(desired.pods) for desired in applied] == [0, 2]
+    assert sorted(seen) == [("file", 1), ("file", 2), ("http", 1), ("http", 2)]

@@ -21,7 +21,11 @@ from kubelet_trio.managers.claims.types import (
 
 if TYPE_CHECKING:
     from kubelet_trio.managers.claims.allocation import NodeFacts
-    from kubelet_trio.managers.claims.checkpoint import load_claims
+    from kubelet_trio.managers.claims.checkpoint import (
+        decode_claims,
+        encode_claims,
+        load_claims,
+    )
     from kubelet_trio.managers.claims.drivers import DraDrivers
     from kubelet_trio.managers.claims.local import (
         LocalClaims,
@@ -38,7 +42,7 @@ if TYPE_CHECKING:
         SliceCleaner,
         SliceRemovalError,
     )
-    from kubelet_trio.managers.claims.usage import asked_by, devices_for
+    from kubelet_trio.managers.claims.usage import allocated_devices, asked_by, devices_for
 
 # Loaded when they are first used.
 _DEFERRED = {
@@ -52,7 +56,10 @@ _DEFERRED = {
     "SliceCleaner": "slices",
     "SliceRemovalError": "slices",
     "SliceReader": "local",
+    "allocated_devices": "usage",
     "asked_by": "usage",
+    "decode_claims": "checkpoint",
+    "encode_claims": "checkpoint",
     "claim_documents": "local",
     "devices_for": "usage",
     "load_claims": "checkpoint",
@@ -80,9 +87,12 @@ __all__ = [
     "SliceCleaner",
     "SliceReader",
     "SliceRemovalError",
+    "allocated_devices",
     "asked_by",
     "claim_documents",
+    "decode_claims",
     "devices_for",
+    "encode_claims",
     "load_claims",
     "load_local_claims",
     "with_claim_statuses",

@@ -139,6 +139,14 @@ def allocated_drivers(claim: ResourceClaim) -> tuple[str, ...] | None:
     return tuple(sorted({result.driver for result in results or ()}))
 
 
+def allocated_devices(claim: ResourceClaim) -> tuple[str, ...]:
+    """Return a claim's devices as `driver/pool/device`, sorted."""
+    allocation = claim.status.allocation if claim.status is not None else None
+    devices = allocation.devices if allocation is not None else None
+    results = (devices.results if devices is not None else None) or ()
+    return tuple(sorted(f"{each.driver}/{each.pool}/{each.device}" for each in results))
+
+
 def asked_by(pod: Pod, container: Container, *, extended: bool = True) -> Iterator[Asked]:
     """Yield what a container of any kind uses of the pod's claims.
 

@@ -6,8 +6,9 @@ in a pod's status or in the log which plugin did what.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import TypeVar
 
 import trio
@@ -22,6 +23,7 @@ from kubelet_trio.grpc import (
     UnaryUnaryMethod,
     go_text,
 )
+from kubelet_trio.managers.devices.calls import PluginOptions
 from kubelet_trio.managers.devices.generated import v1beta1
 from kubelet_trio.managers.devices.generated.v1beta1.client import DevicePluginStub
 from kubelet_trio.managers.devices.lists import DeviceListReader
@@ -39,16 +41,34 @@ MOST_RECEIVED = 4 * 1024 * 1024  # bytes of a message: the default of grpc-go
 MOST_RESPONSE = 256 * 1024  # bytes of an answer for one container, which goes into the checkpoint
 _QUIET = 0.1  # s between two lists at least: a plugin may send them in a loop
 
+_REDIAL = 0.2  # s; a plugin may register before it listens
+
 RequestT = TypeVar("RequestT", bound=Message)
 ReplyT = TypeVar("ReplyT", bound=Message)
+Dial = Callable[[str], Awaitable[trio.abc.Stream]]
 
 
-@dataclass(frozen=True, slots=True)
-class PluginOptions:
-    """What a plugin wants to be asked: DevicePluginOptions."""
+@asynccontextmanager
+async def open_plugin(resource: str, socket: str, dial: Dial) -> AsyncIterator[DevicePlugin]:
+    """Connect to a plugin at its socket; the connection lasts for the block."""
+    channel = Channel(
+        partial(_connect, dial, socket),
+        max_message_bytes=MOST_RECEIVED,
+        connect_timeout=CONNECT_TIMEOUT,
+    )
+    async with trio.open_nursery() as connection:
+        await connection.start(channel.run)
+        yield DevicePlugin(resource, channel)
+        connection.cancel_scope.cancel()
 
-    pre_start: bool = False
-    has_preference: bool = False
+
+async def _connect(dial: Dial, socket: str) -> trio.abc.Stream:
+    """Dial until the plugin listens; the channel limits the time. Raises OSError."""
+    while True:
+        try:
+            return await dial(socket)
+        except (FileNotFoundError, ConnectionRefusedError):
+            await trio.sleep(_REDIAL)
 
 
 class DevicePlugin:

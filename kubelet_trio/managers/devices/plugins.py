@@ -19,6 +19,12 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from kubelet_trio.managers.devices.calls import (
+    DevicePluginCalls,
+    OpenDevicePlugin,
+    PluginOptions,
+    as_it_is,
+)
 from kubelet_trio.managers.devices.inventory import MOST_RESOURCES, Inventory
 from kubelet_trio.managers.devices.requests import is_extended_name
 from kubelet_trio.managers.devices.types import Device
@@ -27,12 +33,11 @@ from kubelet_trio.model import Bell, Meter, get_logger
 from kubelet_trio.supervision import ChildSpec, DynamicSupervisor, Restart
 
 if TYPE_CHECKING:
-    from kubelet_trio.managers.devices.plugin import DevicePlugin, PluginOptions
+    from contextlib import AbstractAsyncContextManager
 
 log = get_logger()
 
 VERSION = "v1beta1"
-_REDIAL = 0.2  # s; a plugin may register before it listens
 _MOST_SHOWN = 200  # characters of what a plugin says of itself, in an error
 
 Dial = Callable[[str], Awaitable[trio.abc.Stream]]
@@ -42,7 +47,7 @@ Dial = Callable[[str], Awaitable[trio.abc.Stream]]
 class Endpoint:
     """A plugin that serves a resource now."""
 
-    plugin: DevicePlugin
+    plugin: DevicePluginCalls
     options: PluginOptions
     scope: trio.CancelScope
     ended: trio.Event = field(default_factory=trio.Event)
@@ -70,6 +75,8 @@ class DevicePlugins:
         inventory: Inventory,
         meter: Meter | None = None,
         dial: Dial = trio.open_unix_socket,
+        open_plugin: OpenDevicePlugin | None = None,
+        tap: Callable[[OpenDevicePlugin], OpenDevicePlugin] = as_it_is,
     ) -> None:
         """Begin without plugins.
 
@@ -77,12 +84,15 @@ class DevicePlugins:
             inventory: takes what the plugins list.
             meter: counts registrations, measures allocations.
             dial: connects to a plugin's socket.
+            open_plugin: of a replay, which has no sockets; None: plugins are dialed.
+            tap: returns what opens plugins, and takes notes of them.
         """
         self.inventory = inventory
         self.meter = meter or Meter()
         self.changed = Bell()  # rung when lists or plugins have changed
         self.registered = DynamicSupervisor("registered")
         self._dial = dial
+        self._open = tap(open_plugin or self._dialed)
         self._endpoints: dict[str, Endpoint] = {}
         self._options: dict[str, PluginOptions] = {}  # of the last plugin of each resource
         self._attempts: dict[str, _Attempt] = {}  # the last of each resource
@@ -204,42 +214,26 @@ class DevicePlugins:
         self, resource: str, socket: str, task_status: trio.TaskStatus[None] | _Attempt
     ) -> None:
         """Connect to a plugin, and read its lists until it ends. Raises `DevicePluginError`."""
+        with trio.CancelScope() as scope:
+            async with self._open(resource, socket) as plugin:
+                try:
+                    options = await plugin.options()
+                except DevicePluginError as exc:
+                    raise DevicePluginError(f"failed to get device plugin options: {exc}") from exc
+                mine = Endpoint(plugin, options, scope)
+                self._use(resource, mine)
+                log.info("device.plugin_registered", resource=resource, socket=socket)
+                task_status.started()
+                try:
+                    await plugin.watch(partial(self._take, resource, mine))
+                finally:
+                    self._leave(resource, mine)
+
+    def _dialed(self, resource: str, socket: str) -> AbstractAsyncContextManager[DevicePluginCalls]:
         # Not at the top: few nodes have plugins, and gRPC and the messages take memory.
-        from kubelet_trio.grpc import Channel
-        from kubelet_trio.managers.devices.plugin import (
-            CONNECT_TIMEOUT,
-            MOST_RECEIVED,
-            DevicePlugin,
-        )
+        from kubelet_trio.managers.devices.plugin import open_plugin
 
-        channel = Channel(
-            partial(self._connect, socket),
-            max_message_bytes=MOST_RECEIVED,
-            connect_timeout=CONNECT_TIMEOUT,
-        )
-        plugin = DevicePlugin(resource, channel)
-        async with trio.open_nursery() as connection:
-            await connection.start(channel.run)
-            try:
-                options = await plugin.options()
-            except DevicePluginError as exc:
-                raise DevicePluginError(f"failed to get device plugin options: {exc}") from exc
-            mine = Endpoint(plugin, options, connection.cancel_scope)
-            self._use(resource, mine)
-            log.info("device.plugin_registered", resource=resource, socket=socket)
-            task_status.started()
-            try:
-                await plugin.watch(partial(self._take, resource, mine))
-            finally:
-                self._leave(resource, mine)
-
-    async def _connect(self, socket: str) -> trio.abc.Stream:
-        """Dial until the plugin listens; the channel limits the time. Raises OSError."""
-        while True:
-            try:
-                return await self._dial(socket)
-            except (FileNotFoundError, ConnectionRefusedError):
-                await trio.sleep(_REDIAL)
+        return open_plugin(resource, socket, self._dial)
 
     def _use(self, resource: str, mine: Endpoint) -> None:
         former = self._endpoints.get(resource)

@@ -40,6 +40,15 @@ class LoadedDevices:
     checkpoint: Checkpoint
     exists: bool
 
+    @property
+    def file(self) -> str:
+        """The file, below the root directory."""
+        return f"{DIRECTORY}/{CHECKPOINT}"
+
+    def encode(self) -> bytes:
+        """Return the checkpoint."""
+        return encode_checkpoint(self.checkpoint.state, self.checkpoint.registered)
+
 
 def load_devices(root_dir: Path) -> LoadedDevices:
     """Read the checkpoint of devices. Blocks.

@@ -20,6 +20,7 @@ from typing import Any
 import trio
 from lightkube.models.core_v1 import Container, Pod
 
+from kubelet_trio.managers.devices.calls import OpenDevicePlugin, as_it_is
 from kubelet_trio.managers.devices.inventory import DeviceCapacity, Inventory
 from kubelet_trio.managers.devices.plugins import DevicePlugins, Dial
 from kubelet_trio.managers.devices.provider import DeviceProvider
@@ -55,6 +56,8 @@ class DeviceManagers(ResourceManagers):
         on_health: Callable[[PodUid], None] = lambda _uid: None,
         dial: Dial = trio.open_unix_socket,
         shows_health: bool = True,
+        open_plugin: OpenDevicePlugin | None = None,
+        tap: Callable[[OpenDevicePlugin], OpenDevicePlugin] = as_it_is,
     ) -> None:
         """Begin with what was loaded.
 
@@ -69,6 +72,8 @@ class DeviceManagers(ResourceManagers):
             on_health: called with a pod whose devices' health has changed. Must not block.
             dial: connects to a plugin's socket.
             shows_health: whether statuses have the health of devices (ResourceHealthStatus).
+            open_plugin: as `DevicePlugins` has it.
+            tap: likewise.
         """
         assert loaded.devices is not None
         checkpoint = loaded.devices.checkpoint
@@ -79,7 +84,7 @@ class DeviceManagers(ResourceManagers):
         written = loaded.written | {DEVICES}  # not before there is something to keep
         providers = {DEVICES: devices, **loaded.providers}
         super().__init__(replace(loaded, providers=providers, written=written), keeper, meter)
-        self.plugins = DevicePlugins(self._inventory, meter, dial)
+        self.plugins = DevicePlugins(self._inventory, meter, dial, open_plugin, tap)
         self.socket = RegistrationSocket(self.plugins, directory, offload)
         # Whether the resources of an earlier agent's plugins are known.
         self.is_restored = loaded.devices.exists

@@ -11,6 +11,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -37,6 +38,7 @@ from kubelet_trio.managers.claims.local.state import (
     NOTHING,
     LocalTable,
     allocated,
+    encode_local_claims,
     in_use,
     load_local_claims,
     reserved,
@@ -82,6 +84,7 @@ class LocalClaims:
         prepared: Callable[[], Mapping[ClaimKey, Claim]],
         changed: Callable[[PodUid], None] = lambda _uid: None,
         make_uid: Callable[[], str] = lambda: str(uuid.uuid4()),
+        on_table: Callable[[Callable[[], bytes]], None] = lambda _encode: None,
     ) -> None:
         """Read nothing yet: most nodes have no claims.
 
@@ -95,6 +98,8 @@ class LocalClaims:
             prepared: returns the claims that drivers may have prepared.
             changed: called for each waiting pod when it is worth to try again.
             make_uid: returns the UID of a new claim.
+            on_table: is told of the table that was read, and of each one that is kept: with what
+                returns the file's content, and may be called in a thread.
         """
         self._root_dir = root_dir
         self._node = node
@@ -104,6 +109,7 @@ class LocalClaims:
         self._prepared = prepared
         self._changed = changed
         self._make_uid = make_uid
+        self._on_table = on_table
         self._turn = trio.Lock()
         self._table: LocalTable | None = None  # None: not read yet
         self._pods: Mapping[PodUid, Pod] = {}
@@ -187,6 +193,7 @@ class LocalClaims:
                 self._table = await self._offload(load_local_claims, self._root_dir)
             except (OSError, ValueError) as exc:
                 raise ClaimError(str(exc)) from exc
+            self._on_table(partial(encode_local_claims, self._table))
         known = self._known_pods()
         if known is None:  # some of the pods that use claims may not be known yet
             return self._table
@@ -200,6 +207,7 @@ class LocalClaims:
             except OSError as exc:
                 raise ClaimError(f"the allocated claims cannot be written: {exc}") from exc
             before, self._table = self.table, table
+            self._on_table(partial(encode_local_claims, table))
             if before.keys() - table.keys():
                 self._wake()  # there are free devices
         self._doubt.ring()

@@ -74,11 +74,15 @@ def load_local_claims(root_dir: Path) -> LocalTable:
     return {key_of(claim): claim for claim in found}
 
 
+def encode_local_claims(table: LocalTable) -> bytes:
+    """Return the content of the file."""
+    return _FORM.encode(_Content([table[key] for key in sorted(table)]))
+
+
 def save_local_claims(root_dir: Path, table: LocalTable) -> None:
     """Write the file; it survives a power cut. Blocks; raises OSError."""
     root_dir.mkdir(mode=0o750, parents=True, exist_ok=True)
-    content = _FORM.encode(_Content([table[key] for key in sorted(table)]))
-    write_aside(root_dir / CLAIMS_FILE, content, sync=True)
+    write_aside(root_dir / CLAIMS_FILE, encode_local_claims(table), sync=True)
     sync_directory(root_dir)
 
 
