@@ -76,7 +76,7 @@ class Lives:
         self._scale.put(pods)
         self._scale.wait(pods, _SETTLE)
         self._scale.drop()
-        self._scale.wait(0, _SETTLE)
+        self._scale.wait_gone(_SETTLE)
         return {name: (now - before.get(name, 0.0)) / pods for name, now in self._now().items()}
 
     def _now(self) -> Figures:

@@ -28,7 +28,9 @@ from tests.harness.pods import Json
 
 _LIVES = 10
 _CROWDS = 3
-_IDLE = 12.0  # seconds
+# Seconds: a whole number of relists (10) and of looks at the runtime's health (5), else the calls of
+# a minute are 20 to 40 as the window falls.
+_IDLE = 20.0
 _SETTLE = 3.0  # seconds of quiet before a quiet thing is measured
 _LIMIT = 180.0
 Figures = dict[str, float]

@@ -181,6 +181,14 @@ class Scale:
             self._until(lambda: len(cri.running()) == ready, f"{ready} containers run")
         time.sleep(settle)
 
+    def wait_gone(self, settle: float) -> None:
+        """Wait until nothing is left of the pods, neither in the runtime nor on the disk."""
+        pods = self.base / "root" / "pods"
+        with CriClient(self._socket) as cri:
+            self._until(lambda: not cri.sandboxes(), "no sandboxes are left")
+        self._until(lambda: not any(pods.iterdir()), "no directories of pods are left")
+        time.sleep(settle)
+
     def memory(self, name: str) -> None:
         self.found[f"RSS MB, {name}"] = self._meter.rss()
 

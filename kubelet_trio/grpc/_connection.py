@@ -170,7 +170,8 @@ class Http2Connection:
             self._stream_gone()
 
     def _stream_gone(self) -> None:
-        self._room.unpark_all()
+        if self._room:
+            self._room.unpark_all()
         self._end_if_drained()
 
     # Sending: called by streams, never blocks
@@ -205,7 +206,7 @@ class Http2Connection:
     def flush(self) -> None:
         """Pass what h2 wants to send to the writer."""
         self._output += self._h2.data_to_send()
-        if self._output:
+        if self._output and self._wake_writer:
             self._wake_writer.unpark_all()
 
     def _sent(self, stream: Http2Stream, end: bool) -> None:

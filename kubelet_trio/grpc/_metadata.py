@@ -7,6 +7,7 @@ import binascii
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
 from urllib.parse import quote, unquote_to_bytes
 
 Value = str | bytes
@@ -66,6 +67,7 @@ def decode_bin(value: bytes) -> bytes | None:
         return None
 
 
+@lru_cache(64)  # nearly all calls have one of a few deadlines
 def encode_timeout(seconds: float) -> bytes:
     """Return `grpc-timeout`, rounded up so that the peer never times out before us."""
     for unit in (b"n", b"u", b"m", b"S", b"M"):

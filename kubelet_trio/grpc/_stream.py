@@ -116,7 +116,8 @@ class Http2Stream:
         self.wake()
 
     def wake(self) -> None:
-        self._changed.unpark_all()
+        if self._changed:  # most calls find nobody there: an answer is several events
+            self._changed.unpark_all()
 
     def credit(self) -> None:
         """Widen the peer's window while a reader waits for more than has arrived.

@@ -59,11 +59,15 @@ class PodStatusCache:
             await self._news.setdefault(uid, trio.Event()).wait()
         return self.get(uid)
 
+    def is_synced(self, uid: PodUid) -> bool:
+        """Return whether there was a relist, and a snapshot of this pod since the start."""
+        return self._first_relist.is_set() and self.observed_at(uid) > -math.inf
+
     async def wait_synced(self, uid: PodUid | None = None) -> None:
         """Wait for the first relist and, if `uid` is given, for that pod's first snapshot."""
         await self._first_relist.wait()
         if uid is not None:
-            while self.observed_at(uid) == -math.inf:
+            while not self.is_synced(uid):
                 await self._news.setdefault(uid, trio.Event()).wait()
 
     # Writing

@@ -123,6 +123,10 @@ class Pleg:
         """Return the other pods (UIDs) of a name that have something running, or may have."""
         return frozenset(self._state.namesakes(key, uid)) or NOTHING
 
+    def is_synced(self, uid: PodUid) -> bool:
+        """Return whether `wait_synced` would return at once."""
+        return self.cache.is_synced(uid)
+
     async def wait_synced(self, uid: PodUid | None = None) -> None:
         """Wait for the first relist since the start.
 

@@ -81,6 +81,10 @@ class PodObserver(Protocol):
         """
         ...
 
+    def is_synced(self, uid: PodUid) -> bool:
+        """Whether `wait_synced` would return at once."""
+        ...
+
     async def wait_synced(self, uid: PodUid | None = None) -> None:
         """Wait until all that the runtime holds of a pod (None: of any) is known."""
         ...

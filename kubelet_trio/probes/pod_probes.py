@@ -144,6 +144,8 @@ class PodProbes:
     def _probed(
         self, observed: RuntimePod, kind: ProbeKind
     ) -> Iterator[tuple[PodContainer, ContainerRecord]]:
+        if self.is_empty:  # most pods, several times in each sync
+            return
         for container in _probeable(self._view.pod):
             record = observed.latest(container.spec.name)
             if record is not None and kind.of(container.spec) is not None:

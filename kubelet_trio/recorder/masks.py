@@ -68,8 +68,10 @@ _ANYWHERE = re.compile(
     rb"""|(?P<scheme>\b(?:[Bb]earer|[Bb]asic) ++)[A-Za-z0-9+/=._~-]{8,}+"""
     rb"""|(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]++\.[A-Za-z0-9_-]*+"""
 )
-# A quick look: most bodies have none of them.
-_HINTS = (b"://", b"PRIVATE KEY", b"earer ", b"asic ", b"eyJ")
+# A quick look: most bodies have none of them. Many have URLs, each container's id for one, and next
+# to none a user in them.
+_HINTS = (b"PRIVATE KEY", b"earer ", b"asic ", b"eyJ")
+_USER = re.compile(rb"""://[^/\s"\\@?#]++@""")
 
 
 def looks_secret(name: str) -> bool:
@@ -102,7 +104,7 @@ def mask_text(text: str) -> str:
 
 def mask_bytes(body: bytes) -> bytes:
     """Return encoded JSON without what looks like a secret wherever it stands."""
-    if not any(hint in body for hint in _HINTS):
+    if not any(hint in body for hint in _HINTS) and _USER.search(body) is None:
         return body
     return _ANYWHERE.sub(_without, body)
 

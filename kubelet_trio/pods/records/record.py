@@ -11,6 +11,7 @@ then known from its manifest and the runtime alone.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -176,13 +177,15 @@ def _remove_after(first: Callable[[], None], directory: Path) -> None:
 
 def _remove(directory: Path) -> None:
     """Remove what is ours. What volumes left behind stays, and makes it fail (ENOTEMPTY)."""
-    if not directory.is_dir():
+    try:
+        there = frozenset(os.listdir(directory))
+    except (FileNotFoundError, NotADirectoryError):
         return
     for name in _OWN_TREES:
-        if (directory / name).is_dir():
+        if name in there:
             remove_tree(directory / name)
     for name in _OWN_DIRECTORIES:
-        if (directory / name).is_dir():
+        if name in there:
             _remove_empty(directory / name)
     # The record goes last: while it exists, a restarted agent knows the pod and removes the rest.
     for name in (
@@ -193,7 +196,8 @@ def _remove(directory: Path) -> None:
         f"{Path(_FILE).stem}.corrupt",
         _FILE,
     ):
-        (directory / name).unlink(missing_ok=True)
+        if name in there:
+            (directory / name).unlink(missing_ok=True)
     directory.rmdir()
 
 

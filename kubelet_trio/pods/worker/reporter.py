@@ -153,7 +153,8 @@ class PodReporter:
             self._status = status
             # Recorded first: an agent killed in between must not take back what it published. So is
             # the admission before anything runs: a restarted agent does not decide on it again.
-            await self._try_write(pod, request)
+            if not self._is_removal_recorded:  # then most are gone the next moment
+                await self._try_write(pod, request)
             # An edit of labels changes no status, but must be shown too.
             if self._shown is None or self._shown[0] is not pod or self._shown[1] != status:
                 self._put(pod, status, request)
@@ -271,7 +272,9 @@ class PodReporter:
                 asked = self._asked  # a decision during the write needs another write
                 await self.save(pod, request())
                 self._kept.value = asked
-            with trio.move_on_after(_RETRY if self.problem else math.inf):
+            # A pod that is being removed, and takes long: `publish` leaves its status to this.
+            is_due = self.problem or self._is_removal_recorded
+            with trio.move_on_after(_RETRY if is_due else math.inf):
                 await self._decided.wait_ring()
 
     async def wait_kept(self) -> None:
@@ -337,6 +340,11 @@ class PodReporter:
             await self._services.records.write(record)
             self._record = record
         self.problem = ""
+
+    @property
+    def _is_removal_recorded(self) -> bool:
+        """Whether the record says that nothing of the pod is to stay, whatever its status."""
+        return self._record is not None and self._record.removed
 
     def _put(self, pod: Pod, status: PodStatus, request: TerminationRequest | None) -> None:
         self._shown = pod, status

@@ -263,7 +263,9 @@ class PodWorker(WorkerState):
     async def _live(self) -> None:
         await self._reporter.announce(self.pod, waits=not self._is_next)
         # Also after a crash, and for a pod that is terminating: both depend on what runs.
-        await self._recording(partial(self._services.observer.wait_synced, self.uid))
+        observer = self._services.observer
+        if not observer.is_synced(self.uid):  # of an agent that has just begun
+            await self._recording(partial(observer.wait_synced, self.uid))
         if self.phase is Phase.LISTING:
             # No call for it was ever made: records are written before the first.
             exists = self._services.observer.get(self.uid).exists
