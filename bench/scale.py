@@ -157,10 +157,11 @@ class Scale:
         if self._is_verbose:
             for task, held in told["longest"]:
                 click.echo(f"      {held:7.1f} ms  {task}", err=True)
-            for task, (held, steps) in told["turn"]:
-                click.echo(
-                    f"      {held:7.1f} ms  {steps} steps of the longest turn: {task}", err=True
-                )
+            for took, turn in told["longest turns"]:
+                click.echo(f"      {took:7.1f} ms  a turn:", err=True)
+                for task, (held, steps) in turn:
+                    if held > took / 20:
+                        click.echo(f"         {held:7.1f} ms  {steps} steps: {task}", err=True)
         return {f"{name} ms": value for name, value in told["held"].items()}
 
     def put(self, count: int, note: str = "") -> None:
