@@ -27,7 +27,7 @@ _HEADER = 9  # bytes before a frame's payload
 _DATA, _HEADERS, _GOAWAY = 0, 1, 7  # frame types
 _END_STREAM = 0x1  # flag of DATA and HEADERS
 # Streams that end in one piece. Each is the answer of a call, and its task goes on for some 1 ms.
-_ENDS = 8
+_ENDS = 4
 MAX_FRAME_BYTES = 1 << 14  # SETTINGS_MAX_FRAME_SIZE, at its default
 PREFACE_BYTES = 24  # a client sends "PRI * HTTP/2.0..." before its first frame
 

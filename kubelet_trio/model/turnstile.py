@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import trio
 
-_AT_ONCE = 8  # steps of half a millisecond to one
+_AT_ONCE = 4  # steps of half a millisecond to one
 
 
 class Turnstile:
