@@ -25,9 +25,9 @@ MAX_STREAMS = 1000  # concurrent streams of a client; h2 closes on one that igno
 _DEFAULT_WINDOW = 65535  # RFC 9113, section 6.9.2
 _HEADER = 9  # bytes before a frame's payload
 _DATA, _HEADERS, _GOAWAY = 0, 1, 7  # frame types
-_END_STREAM = 0x1  # flag of DATA and HEADERS
-# Streams that end in one piece. Each is the answer of a call, and its task goes on for some 1 ms.
-_ENDS = 4
+# Frames of streams in one piece: four answers of three frames. Each wakes the task of a call, which
+# goes on for up to a millisecond.
+_FRAMES = 12
 MAX_FRAME_BYTES = 1 << 14  # SETTINGS_MAX_FRAME_SIZE, at its default
 PREFACE_BYTES = 24  # a client sends "PRI * HTTP/2.0..." before its first frame
 
@@ -73,7 +73,7 @@ class GoAway:
 class GoAwayFilter:
     """Splits received bytes into GOAWAYs and the bytes for h2, in order.
 
-    No piece ends more than a few streams, so that others can run between pieces.
+    No piece has more than a few frames of streams, so that others can run between pieces.
     """
 
     def __init__(self, *, preface: bool) -> None:
@@ -88,7 +88,7 @@ class GoAwayFilter:
             data, self._held = self._held + data, b""
         size = len(data)
         pieces: list[bytes | GoAway] = []
-        start, at, ends = 0, self._left, 0
+        start, at, frames = 0, self._left, 0
         while size - at >= _HEADER:
             length = int.from_bytes(data[at : at + 3], "big")
             if length > MAX_FRAME_BYTES:
@@ -99,9 +99,9 @@ class GoAwayFilter:
                     break
                 pieces += (data[start:at], _parse(data[at + _HEADER : end]))
                 start = end
-            elif data[at + 3] in (_DATA, _HEADERS) and data[at + 4] & _END_STREAM:
-                ends += 1
-                if ends % _ENDS == 0 and end < size:
+            elif data[at + 3] in (_DATA, _HEADERS):
+                frames += 1
+                if frames % _FRAMES == 0 and end < size:
                     pieces.append(data[start:end])
                     start = end
             at = end
