@@ -18,7 +18,10 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import inf
 from pathlib import Path
+from statistics import median
+from threading import Thread
 from typing import Any
 
 import click
@@ -33,7 +36,37 @@ from tests.harness.ports import free_port
 COUNTS = (50, 250, 500)
 QUIET = 30.0  # seconds without a change
 _LIMIT = 600.0
+_WORK = 20_000  # steps of Python: 1 ms
 Figures = dict[str, float]
+
+
+class Slow(Thread):
+    """Measures by how much other work on the machine lengthens what is CPU time.
+
+    Cores share caches and execution units: the same work takes a busy machine's CPU longer. So some
+    work of the same kind is measured again and again, beside the fastest time that it ever took.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self._taken: list[float] = []
+        self._least = inf
+        self.start()
+
+    def run(self) -> None:
+        while True:
+            began = time.thread_time()
+            sum(number * number for number in range(_WORK))
+            self._taken.append(time.thread_time() - began)
+            self._least = min(self._least, self._taken[-1])
+            time.sleep(0.2)
+
+    def begin(self) -> None:
+        self._taken = []
+
+    def take(self) -> float:
+        """Return the median since `begin`, as a multiple of the least."""
+        return median(self._taken) / self._least if self._taken else 1.0
 
 
 class Scale:
@@ -86,6 +119,7 @@ class Scale:
             env={**os.environ, **(environment or {})},
         )
         self._meter = Meter(self._agent.pid)
+        self._slow = Slow()
 
     @property
     def pid(self) -> int:
@@ -126,6 +160,7 @@ class Scale:
     def phase(self, name: str, count: int = 0) -> Iterator[None]:
         """Note what holds the loop during a block, and its CPU time, for each of `count`."""
         self._holding()
+        self._slow.begin()
         cpu = self._meter.cpu()
         yield
         cpu = self._meter.cpu() - cpu
@@ -133,6 +168,7 @@ class Scale:
             click.echo(f"   {name}", err=True)
         for what, value in self._holding().items():
             self.found[f"{name}: {what}"] = value
+        self.found[f"{name}: as slow as"] = self._slow.take()
         if count:
             self.found[f"{name}: CPU ms a pod"] = 1e3 * cpu / count
         else:
@@ -157,10 +193,11 @@ class Scale:
         if self._is_verbose:
             for task, held in told["longest"]:
                 click.echo(f"      {held:7.1f} ms  {task}", err=True)
-            for task, (held, steps) in told["turn"]:
-                click.echo(
-                    f"      {held:7.1f} ms  {steps} steps of the longest turn: {task}", err=True
-                )
+            for took, turn in told["longest turns"]:
+                click.echo(f"      {took:7.1f} ms  a turn:", err=True)
+                for task, (held, steps) in turn:
+                    if held > took / 20:
+                        click.echo(f"         {held:7.1f} ms  {steps} steps: {task}", err=True)
         return {f"{name} ms": value for name, value in told["held"].items()}
 
     def put(self, count: int, note: str = "") -> None:

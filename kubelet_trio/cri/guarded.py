@@ -19,7 +19,15 @@ from kubelet_trio.cri.calls import CallsInFlight
 from kubelet_trio.cri.errors import RuntimeCallError
 from kubelet_trio.cri.generated.runtime import v1
 from kubelet_trio.cri.protocol import ExecResult, Listing, LocalStreams, Runtime
-from kubelet_trio.model import CALLS, ContainerId, Meter, PodUid, SandboxId, get_logger
+from kubelet_trio.model import (
+    CALLS,
+    ContainerId,
+    Meter,
+    PodUid,
+    SandboxId,
+    Turnstile,
+    get_logger,
+)
 from kubelet_trio.tracing import Attributes, SpanKind, span
 
 # An internal counter: pod start latency excludes the time of pulls.
@@ -80,6 +88,7 @@ class GuardedRuntime:
         self._calls = calls
         self._meter = meter
         self._stopping: Counter[ContainerId] = Counter()
+        self._turnstile = Turnstile()  # a call takes the loop half a millisecond to a whole one
 
     def is_stopping(self, container_id: ContainerId) -> bool:
         """Whether a call is under way that stops a container, and whose caller is to look then."""
@@ -87,6 +96,7 @@ class GuardedRuntime:
 
     async def _read(self, operation: str, call: Callable[[], Awaitable[T]]) -> T:
         """Make and measure a call that is cancelled with its caller."""
+        await self._turnstile.enter()
         meter, labels, began = self._meter, (operation,), trio.current_time()
         meter.count("kubelet_runtime_operations_total", labels)
         try:

@@ -239,7 +239,9 @@ class Http2Connection:
     async def _read(self) -> None:
         try:
             while data := await self._transport.receive_some():
-                for piece in self._filter.feed(bytes(data)):
+                for number, piece in enumerate(self._filter.feed(bytes(data))):
+                    if number:
+                        await trio.lowlevel.checkpoint()
                     if isinstance(piece, GoAway):
                         self._go_away(piece)
                     else:

@@ -24,7 +24,10 @@ CONNECTION_WINDOW = 1 << 22  # bytes
 MAX_STREAMS = 1000  # concurrent streams of a client; h2 closes on one that ignores it
 _DEFAULT_WINDOW = 65535  # RFC 9113, section 6.9.2
 _HEADER = 9  # bytes before a frame's payload
-_GOAWAY = 7  # frame type
+_DATA, _HEADERS, _GOAWAY = 0, 1, 7  # frame types
+# Frames of streams in one piece: four answers of three frames. Each wakes the task of a call, which
+# goes on for up to a millisecond.
+_FRAMES = 12
 MAX_FRAME_BYTES = 1 << 14  # SETTINGS_MAX_FRAME_SIZE, at its default
 PREFACE_BYTES = 24  # a client sends "PRI * HTTP/2.0..." before its first frame
 
@@ -68,7 +71,10 @@ class GoAway:
 
 
 class GoAwayFilter:
-    """Splits received bytes into GOAWAYs and the bytes for h2, in order."""
+    """Splits received bytes into GOAWAYs and the bytes for h2, in order.
+
+    No piece has more than a few frames of streams, so that others can run between pieces.
+    """
 
     def __init__(self, *, preface: bool) -> None:
         self._held = b""  # an incomplete frame header, or an incomplete GOAWAY
@@ -82,7 +88,7 @@ class GoAwayFilter:
             data, self._held = self._held + data, b""
         size = len(data)
         pieces: list[bytes | GoAway] = []
-        start, at = 0, self._left
+        start, at, frames = 0, self._left, 0
         while size - at >= _HEADER:
             length = int.from_bytes(data[at : at + 3], "big")
             if length > MAX_FRAME_BYTES:
@@ -93,6 +99,11 @@ class GoAwayFilter:
                     break
                 pieces += (data[start:at], _parse(data[at + _HEADER : end]))
                 start = end
+            elif data[at + 3] in (_DATA, _HEADERS):
+                frames += 1
+                if frames % _FRAMES == 0 and end < size:
+                    pieces.append(data[start:end])
+                    start = end
             at = end
         if at < size:
             self._left, self._held = 0, data[at:]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import trio
 
-_AT_ONCE = 16  # steps of half a millisecond
+_AT_ONCE = 4  # steps of half a millisecond to one
 
 
 class Turnstile:

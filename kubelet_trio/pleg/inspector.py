@@ -10,7 +10,7 @@ import trio
 
 from kubelet_trio.containers import PodIdentity, pod_identity
 from kubelet_trio.cri import Listing, Runtime, RuntimeCallError, RuntimeObjectNotFoundError, v1
-from kubelet_trio.model import ContainerId, Meter, PodUid, RuntimePod, SandboxId
+from kubelet_trio.model import ContainerId, Meter, PodUid, RuntimePod, SandboxId, Turnstile
 from kubelet_trio.pleg.state import PlegState
 from kubelet_trio.pleg.table import PodListing, Queries, is_final, lacks_status
 
@@ -46,6 +46,7 @@ class Inspector:
         self._is_guarded = is_guarded
         self._owns = owns
         self._slots = trio.CapacityLimiter(CALLS_AT_ONCE)
+        self._late = Turnstile()  # those that waited in vain all give up in the same moment
 
     async def refresh(
         self,
@@ -160,7 +161,7 @@ class Inspector:
             state.learn_container(status, pid if verbose else None, ticket)
 
     async def _ask_sandbox(self, sandbox_id: SandboxId, errors: list[RuntimeCallError]) -> None:
-        async with _CallSlot(self._slots):
+        async with _CallSlot(self._slots, self._late):
             ticket = self._state.ticket()
             try:
                 status = await self._runtime.pod_sandbox_status(sandbox_id)
@@ -177,7 +178,7 @@ class Inspector:
     async def _ask_container(
         self, container_id: ContainerId, errors: list[RuntimeCallError]
     ) -> None:
-        async with _CallSlot(self._slots):
+        async with _CallSlot(self._slots, self._late):
             try:
                 await self.ask_container(container_id)
             except RuntimeCallError as exc:
@@ -204,8 +205,8 @@ class _CallSlot:
     the others, so a call is made without a slot after `SLOT_TIMEOUT` seconds.
     """
 
-    def __init__(self, slots: trio.CapacityLimiter) -> None:
-        self._slots = slots
+    def __init__(self, slots: trio.CapacityLimiter, late: Turnstile) -> None:
+        self._slots, self._late = slots, late
         self._held = False
 
     async def __aenter__(self) -> None:
@@ -220,6 +221,8 @@ class _CallSlot:
         with trio.move_on_after(SLOT_TIMEOUT):
             await self._slots.acquire_on_behalf_of(self)
             self._held = True
+            return
+        await self._late.enter()
 
     async def __aexit__(self, *exc_info: object) -> None:
         if self._held:

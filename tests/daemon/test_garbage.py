@@ -43,9 +43,10 @@ async def test_it_waits_for_a_quiet_second(autojump_clock: trio.testing.MockCloc
     async with trio.open_nursery() as nursery:
         await python.run(nursery)
         assert gc.get_threshold()[2] > 100_000  # Python makes none by itself
+        assert gc.get_threshold()[1] < before[1]  # and smaller ones of the middle generation
         await trio.sleep(100)
         assert not python.full  # there is nothing to collect
-        python.made(20)
+        python.made(60)
         python.busy = 5
         await trio.sleep(100)
         assert not python.full  # it is not quiet
@@ -61,7 +62,7 @@ async def test_it_does_not_wait_for_ever(autojump_clock: trio.testing.MockClock)
     python.busy = 5
     async with trio.open_nursery() as nursery:
         await python.run(nursery)
-        python.made(99)
+        python.made(499)
         await trio.sleep(100)
         assert not python.full
         python.made(1)

@@ -58,3 +58,13 @@ def test_garbage_passes_through_for_h2_to_refuse(chunks: list[bytes]) -> None:
     with suppress(FrameTooLargeError):
         for chunk in chunks:
             filter_.feed(chunk)
+
+
+@given(st.integers(0, 200), st.integers(1, 400))
+def test_no_piece_has_the_answers_of_many_calls(count: int, cut: int) -> None:
+    wire = b"".join(DataFrame(2 * n + 1, b"answer").serialize() for n in range(count))
+    one, filter_, pieces = len(DataFrame(1, b"answer").serialize()), GoAwayFilter(preface=False), []
+    for at in range(0, len(wire), one * cut):
+        pieces += filter_.feed(wire[at : at + one * cut])
+    assert b"".join(piece for piece in pieces if isinstance(piece, bytes)) == wire
+    assert all(isinstance(piece, bytes) and len(piece) <= 12 * one for piece in pieces)

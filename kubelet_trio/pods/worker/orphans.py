@@ -70,7 +70,8 @@ class OrphanDirectories:
 
         async with trio.open_nursery() as directories:
             for uid in sorted(on_disk):
-                directories.start_soon(one, uid)
+                if not self.registry.is_owned(uid):  # no task for each pod that runs
+                    directories.start_soon(one, uid)
         is_gone = list(gone.values())
         self.services.meter.set("kubelet_orphan_pod_cleaned_volumes", is_gone.count(True))
         self.services.meter.set("kubelet_orphan_pod_cleaned_volumes_errors", is_gone.count(False))

@@ -23,6 +23,7 @@ from kubelet_trio.model import (
     PodKey,
     PodUid,
     RuntimePod,
+    Slices,
     about_pod,
     get_logger,
     is_static,
@@ -48,7 +49,7 @@ log = get_logger()
 
 # The grace period of a pod without manifest and record (HandlePodCleanups of pkg/kubelet).
 ORPHAN_GRACE = 1
-_APPLIED = 32  # pods that are applied and admitted between two checkpoints, in some 10 ms
+_APPLIED = 16  # pods ended, or applied and admitted, between two checkpoints, in some 5 ms
 # End reasons that do not always outlast a restart of the agent, see `_take_record`.
 _PASSING = (EndReason.SHUTDOWN, EndReason.REJECTED)
 
@@ -161,21 +162,11 @@ class PodRegistry:
         """
         known = len(self._workers)
         self._begin(desired)
-        # By creation, as HandlePodAdditions sorts: the oldest pods are admitted first.
-        pods = sorted(desired.pods.items(), key=_creation)
         self._is_applying = True
         try:
-            for done, (uid, pod) in enumerate(pods):
-                if done and done % _APPLIED == 0:
-                    # Resizes are decided on after all new pods, so nobody else admits meanwhile.
-                    self._admit_new()
-                    await trio.lowlevel.checkpoint()
-                    if self._desired is not desired:
-                        break
-                # An exception that one pod causes must not end this task, which serves all pods.
-                failure = call_contained(self._apply_one, uid, pod)
-                if isinstance(failure, Exception):
-                    self._refused.refuse(pod, failure, runs=uid in self._known_uids())
+            # First: a new pod may need the resources or the name of an old one.
+            if await self._end_in_turns(desired):
+                await self._apply_in_turns(desired)
         finally:
             self._is_applying = False
         self._refused.forget_unwanted(self._desired.pods)
@@ -183,18 +174,44 @@ class PodRegistry:
         self._admit(ResizeTrigger.PODS_ADDED if added else ResizeTrigger.POD_UPDATED)
         return self._desired is desired
 
+    async def _end_in_turns(self, desired: Desired) -> bool:
+        slices = Slices(_APPLIED)
+        for _ in self._end_unwanted():
+            await slices.step()
+            if self._desired is not desired:
+                return False
+        if desired.all_ready:
+            self._complete.set()  # only now has each pod that is to be ended a worker
+        return True
+
+    async def _apply_in_turns(self, desired: Desired) -> None:
+        # By creation, as HandlePodAdditions sorts: the oldest pods are admitted first.
+        pods = sorted(desired.pods.items(), key=_creation)
+        for done, (uid, pod) in enumerate(pods):
+            if done and done % _APPLIED == 0:
+                # Resizes are decided on after all new pods, so nobody else admits meanwhile.
+                self._admit_new()
+                await trio.lowlevel.checkpoint()
+                if self._desired is not desired:
+                    return
+            # An exception that one pod causes must not end this task, which serves all pods.
+            failure = call_contained(self._apply_one, uid, pod)
+            if isinstance(failure, Exception):
+                self._refused.refuse(pod, failure, runs=uid in self._known_uids())
+
     def clear(self, desired: Desired) -> None:
         """End all workers: `desired` has no pods. Never blocks."""
         self._begin(desired)
+        if desired.all_ready:
+            self._complete.set()
+        for _ in self._end_unwanted():
+            pass
         self._refused.forget_unwanted(desired.pods)
         self._admit(ResizeTrigger.POD_UPDATED)
 
     def _begin(self, desired: Desired) -> None:
         self._desired = desired
         self._names = frozenset(pod_key(pod) for pod in desired.pods.values())
-        if desired.all_ready:
-            self._complete.set()
-        self._end_unwanted()  # first: a new pod may need the resources or the name of an old one
 
     def _apply_one(self, uid: PodUid, pod: Pod) -> None:
         worker = self._workers.get(uid)
@@ -358,18 +375,23 @@ class PodRegistry:
                 self._workers[uid].admit()
         return True
 
-    def _end_unwanted(self) -> None:
+    def _end_unwanted(self) -> Iterator[None]:
+        """End what the desired set does not have, a pod a step; others may run in between."""
         wanted = self._desired.pods
         for uid, worker in list(self._workers.items()):
+            if self._workers.get(uid) is not worker:
+                continue  # it has gone meanwhile
             if uid in wanted or not self._may_end(worker.pod):
                 continue
             if worker.is_wanted:
                 worker.remove(TerminationRequest(uid, EndReason.DELETED))
             else:
                 worker.note_wanted_again(None)
+            yield
         for uid in [*self._records, *self._known_uids()]:
             if uid not in wanted and uid not in self._workers:
                 self._end_orphan(uid)
+                yield
 
     def _may_end(self, pod: Pod) -> bool:
         """Whether an unwanted pod may be ended: no source keeps it or can still deliver it."""

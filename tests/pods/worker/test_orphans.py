@@ -27,7 +27,7 @@ class Node:
     hanging: set[PodUid] = field(default_factory=set)
     at_once: int = 0
     most: int = 0
-    is_owned: bool = False
+    has_owner: bool = False
 
     async def pods_on_disk(self) -> frozenset[PodUid]:
         return frozenset(self.on_disk)
@@ -45,9 +45,12 @@ class Node:
     async def remove(self, uid: PodUid) -> None:
         self.on_disk.remove(uid)
 
+    def is_owned(self, uid: PodUid) -> bool:
+        return self.has_owner
+
     @contextmanager
     def reclaiming(self, uid: PodUid) -> Iterator[bool]:
-        yield not self.is_owned
+        yield not self.is_owned(uid)
 
 
 def orphans(node: Node, meter: Meter) -> OrphanDirectories:
@@ -77,6 +80,6 @@ async def test_not_all_directories_are_reclaimed_at_the_same_time(
 
 
 async def test_a_directory_with_an_owner_stays() -> None:
-    node = Node({PodUid("a")}, is_owned=True)
+    node = Node({PodUid("a")}, has_owner=True)
     await orphans(node, Meter()).sweep()
     assert node.on_disk == {PodUid("a")}
