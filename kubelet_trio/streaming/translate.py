@@ -18,6 +18,7 @@ import trio
 from kubelet_trio.cri import StreamOptions
 from kubelet_trio.streaming import channels
 from kubelet_trio.streaming.backpressure import PEER_GONE
+from kubelet_trio.streaming.spdy import Content
 from kubelet_trio.streaming.spdy_link import SpdyLink, SpdyStream
 from kubelet_trio.streaming.websocket import Part, WebSocket
 
@@ -99,7 +100,7 @@ async def _listen(
     scope.cancel()
 
 
-def _by_channel(parts: list[Part]) -> Iterator[tuple[int, list[memoryview]]]:
+def _by_channel(parts: list[Part]) -> Iterator[tuple[int, list[Content]]]:
     """Yield what follows each other on one channel together: a frame has a cost at both ends."""
     for channel, found in groupby(parts, itemgetter(0)):
         yield channel, [content for _, content in found]
