@@ -24,7 +24,9 @@ Part = tuple[int, bytes | memoryview]  # a channel, and some bytes of a message 
 _PIECE = 256 * 1024  # bytes of one read
 _MOST_MESSAGE = 4 << 20  # bytes; kubectl sends 32 KiB
 _TURN = 48  # frames after which other tasks run: one read may contain 40,000
-_LEAVE_LIMIT = 5.0  # s for the client to answer our Close
+# s for the client to read the rest and answer our Close, as upstream's finishTimeout. A connection
+# that is closed earlier is reset by the client's next ping, and what it has not read is lost.
+_LEAVE_LIMIT = 15 * 60.0
 _NORMAL = (1000).to_bytes(2, "big")  # the code of a Close (RFC 6455, section 7.4.1)
 _ACCEPT = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # section 1.3
 
@@ -247,7 +249,7 @@ class WebSocket:
             await self._connection.send_all(data)
 
     async def close(self) -> None:
-        """Send Close, and wait a little for the client's, so that it reads all our messages."""
+        """Send Close, and wait for the client's, so that it reads all our messages."""
         with trio.move_on_after(_LEAVE_LIMIT), suppress(*PEER_GONE):
             if not self._has_closed:
                 self._has_closed = True
