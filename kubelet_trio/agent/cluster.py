@@ -73,7 +73,7 @@ from kubelet_trio.objects import (
     TrustBundles,
 )
 from kubelet_trio.pleg import Pleg
-from kubelet_trio.pods import DECLARED, ClusterServiceVariables, PodWorker
+from kubelet_trio.pods import ClusterServiceVariables, PodWorker, declared_features
 from kubelet_trio.sources import ApiSource, Desired
 from kubelet_trio.status import MirrorPods, StatusManager
 from kubelet_trio.supervision import (
@@ -370,7 +370,7 @@ class Cluster:
             with_devices(settings.resources, devices),
             settings.info,
             settings.host_ips,
-            DECLARED,
+            declared_features(websockets=settings.identity.websockets),
             self._clock,
             runtime,
             pressure,

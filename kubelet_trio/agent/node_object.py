@@ -13,7 +13,7 @@ from kubelet_trio.agent.device_plugins import with_devices
 from kubelet_trio.agent.parts import Parts
 from kubelet_trio.containers import pod_limits, pod_requests
 from kubelet_trio.model import is_terminal, metadata
-from kubelet_trio.pods import DECLARED
+from kubelet_trio.pods import declared_features
 from kubelet_trio.pressure import Amount
 from kubelet_trio.server import HttpError
 
@@ -73,7 +73,7 @@ class NodeObjectPage:
                 with_devices(own.resources, parts.supplies.devices),
                 own.info,
                 own.host_ips,
-                DECLARED,
+                declared_features(websockets=own.identity.websockets),
                 parts.setup.seams.clock,
                 runtime.health.state,
                 links.pressure,

@@ -138,7 +138,8 @@ WITHOUT_EFFECT = frozenset(
 EITHER = WITHOUT_EFFECT | {
     "CPUManagerPolicyAlphaOptions", "CPUManagerPolicyBetaOptions", "CSIVolumeHealth",
     "ClusterTrustBundleProjection", "DRAExtendedResource", "DisableCPUQuotaWithExclusiveCPUs",
-    "DynamicResourceAllocation", "KubeletInUserNamespace", "KubeletPodResourcesDynamicResources",
+    "DynamicResourceAllocation", "ExtendWebSocketsToKubelet", "KubeletInUserNamespace",
+    "KubeletPodResourcesDynamicResources",
     "KubeletPodResourcesListUseActivePods", "KubeletRegistrationGetOnExistsOnly",
     "LoggingAlphaOptions", "MemoryQoS", "PodCertificateRequest", "PodLogsQuerySplitStreams",
     "PodAndContainerStatsFromCRI", "PodsAPI", "QOSReserved", "ResourceHealthStatus",

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from kubelet_trio._deferred import names_on_demand
 from kubelet_trio.pods.admission import (
-    DECLARED,
     AdmissionNode,
     Admitted,
     Preempting,
     Rejected,
     SysctlRules,
+    declared_features,
     kernel_version,
     lacks_features,
     sysctl_rules,
@@ -94,7 +94,6 @@ _REASONS = ("Blocker", "PodFacts", "PodWhy", "Reason", "explain", "sentences")
 _DEFERRED = {**dict.fromkeys(_EDITS, "edits"), **dict.fromkeys(_REASONS, "reasons")}
 
 __all__ = [
-    "DECLARED",
     "AdmissionCheck",
     "AdmissionNode",
     "Admitted",
@@ -156,6 +155,7 @@ __all__ = [
     "check_debuggable",
     "check_runnable",
     "container_changes",
+    "declared_features",
     "decode_pod_record",
     "encode_pod_record",
     "ended_containers",

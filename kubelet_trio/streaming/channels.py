@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from kubelet_trio.cri import StreamOptions
 from kubelet_trio.model import JSON_ERRORS
 
 # Channels of a WebSocket; the names are those of the streams in SPDY.
@@ -51,6 +52,16 @@ def chosen(wanted: Iterable[str], spoken: Sequence[str]) -> str | None:
 def is_base64(protocol: str) -> bool:
     """Return whether a WebSocket's messages are text in base64."""
     return protocol in _BASE64
+
+
+def greeting(options: StreamOptions) -> bytes:
+    """Return an empty message on the lowest output channel, with which upstream begins.
+
+    It shows a WebSocket client that the command is connected (createWebSocketStreams).
+    """
+    if not (options.stdout or options.stderr):
+        return bytes([ERROR])
+    return bytes([STDOUT if options.stdout else STDERR])
 
 
 def has_resize(protocol: str) -> bool:

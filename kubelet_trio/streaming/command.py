@@ -84,11 +84,7 @@ class WebSocketClient:
 
     async def greet(self) -> None:
         """Send an empty message on the lowest output channel, as upstream does at the start."""
-        # It shows the client that the command is connected (createWebSocketStreams).
-        lowest = channels.ERROR
-        if self._options.stdout or self._options.stderr:
-            lowest = channels.STDOUT if self._options.stdout else channels.STDERR
-        await self._socket.send(bytes([lowest]))
+        await self._socket.send(channels.greeting(self._options))
 
     async def listen(self, command: CommandStreams) -> None:
         sizes, takes_input = SizeReader(), self._options.stdin

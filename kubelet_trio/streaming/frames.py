@@ -10,6 +10,8 @@ import codecs
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from kubelet_trio.streaming.masks import apply_mask
+
 CONTINUED, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 _FIN, _RESERVED, _OPCODE, _MASKED, _LENGTH = 0x80, 0x70, 0x0F, 0x80, 0x7F
 _MOST_CONTROL = 125
@@ -26,7 +28,7 @@ class FrameError(Exception):
 class Piece(NamedTuple):
     """Some bytes of a message."""
 
-    content: memoryview
+    content: bytes
     is_first: bool  # of its message
     is_last: bool
 
@@ -53,34 +55,33 @@ class FrameReader:
         """Yield what is in received data. Raises `FrameError`."""
         if self._rest:
             data, self._rest = self._rest + data, b""
-        at, size = 0, len(data)
+        view, at, size = memoryview(data), 0, len(data)
         while at < size:
-            if self._left:
-                end = min(at + self._left, size)
-                yield self._piece(unmask(data[at:end], self._mask))
-                at = end
-                continue
-            head = _read_head(data, at)
-            if head is None or (head.opcode >= CLOSE and head.end + head.length > size):
-                self._rest = data[at:]
-                return
-            at = head.end
-            if head.opcode >= CLOSE:
-                at += head.length
-                yield _control(head.opcode, unmask(data[head.end : at], head.mask))
-            else:
-                self._begin(head)
-                if not self._left:
-                    yield self._piece(b"")
+            if not self._left:
+                head = _read_head(data, at)
+                if head is None or (head[0] >= CLOSE and head[4] + head[2] > size):
+                    self._rest = data[at:]
+                    return
+                opcode, is_final, length, mask, at = head
+                if opcode >= CLOSE:
+                    yield _control(opcode, apply_mask(view[at : at + length], mask))
+                    at += length
+                    continue
+                self._begin(opcode, length, mask, is_final=is_final)
+                if length and at == size:
+                    return
+            end = min(at + self._left, size)
+            yield self._piece(apply_mask(view[at:end], self._mask))
+            at = end
 
-    def _begin(self, head: _Head) -> None:
-        if (head.opcode == CONTINUED) != self._in_message:
+    def _begin(self, opcode: int, length: int, mask: bytes, *, is_final: bool) -> None:
+        if (opcode == CONTINUED) != self._in_message:
             raise FrameError("a message begins within another, or continues none")
-        if head.opcode != CONTINUED:
+        if opcode != CONTINUED:
             self._is_begun = False
-            self._text = _decoder() if head.opcode == TEXT else None
-        self._left, self._mask, self._is_final = head.length, head.mask, head.is_final
-        self._in_message = not head.is_final
+            self._text = _decoder() if opcode == TEXT else None
+        self._left, self._mask, self._is_final = length, mask, is_final
+        self._in_message = not is_final
 
     def _piece(self, content: bytes) -> Piece:
         size = len(content)
@@ -94,26 +95,12 @@ class FrameReader:
                 self._text.decode(content, final=is_last)
             except UnicodeDecodeError as exc:
                 raise FrameError("text that is not UTF-8") from exc
-        return Piece(memoryview(content), is_first, is_last)
+        return Piece(content, is_first, is_last)
 
 
-def unmask(data: bytes, mask: bytes) -> bytes:
-    """Return data without the mask of four bytes that a client has put on it, or with it."""
-    # Two large numbers: the fastest that Python has, 2 ns a byte.
-    size = len(data)
-    repeated = (mask * (size // 4 + 1))[:size]
-    number = int.from_bytes(data, "little") ^ int.from_bytes(repeated, "little")
-    return number.to_bytes(size, "little")
-
-
-class _Head(NamedTuple):
-    """The head of a frame."""
-
-    opcode: int
-    is_final: bool
-    length: int
-    mask: bytes
-    end: int  # where its payload begins
+# Of a frame: opcode, whether it is its message's last, length, mask, and where its payload begins.
+# A plain tuple: kubectl sends a frame of a single byte after each large one.
+_Head = tuple[int, bool, int, bytes, int]
 
 
 def _read_head(data: bytes, at: int) -> _Head | None:
@@ -143,7 +130,7 @@ def _read_head(data: bytes, at: int) -> _Head | None:
             raise FrameError(f"a length of {length} in eight bytes")
     elif have < 6:
         return None
-    return _Head(opcode, first >= _FIN, length, data[at : at + 4], at + 4)
+    return opcode, first >= _FIN, length, data[at : at + 4], at + 4
 
 
 def _control(opcode: int, content: bytes) -> Control:

@@ -1,7 +1,7 @@
 """A SPDY connection, with its streams as Trio streams.
 
 One task reads the connection (`run`) and passes data to the streams. SPDY as used here has no flow
-control, so a stream that is not read blocks the others once `_BUFFERED` pieces wait for it, as in
+control, so a stream that is not read blocks the others once `_BUFFERED` reads wait for it, as in
 Go. Reset streams that are not wanted.
 """
 
@@ -15,11 +15,11 @@ import trio
 from trio.abc import HalfCloseableStream, SendStream, Stream
 
 from kubelet_trio.streaming import spdy
-from kubelet_trio.streaming.backpressure import PEER_GONE, send_or_ping, send_ping
+from kubelet_trio.streaming.backpressure import PEER_GONE, Sending, send_or_ping, send_ping
 
 _PIECE = 256 * 1024  # bytes of one read
 _FRAME = 64 * 1024  # bytes of data in a frame that we send
-_BUFFERED = 16  # pieces of one stream that wait for its reader
+_BUFFERED = 4  # reads with data of one stream that wait for its reader
 _MOST_STREAMS = 512  # concurrent streams; a forwarded connection has two
 _MOST_RESETS = 1000  # in `_RESET_WINDOW`
 _RESET_WINDOW = 10.0  # s
@@ -32,36 +32,36 @@ class SpdyStream(HalfCloseableStream):
     def __init__(self, link: SpdyLink, stream_id: int, headers: spdy.Headers) -> None:
         self.stream_id, self.headers = stream_id, headers
         self._link = link
-        self._in, self._out = trio.open_memory_channel[spdy.Content](_BUFFERED)
+        self._in, self._out = trio.open_memory_channel[list[spdy.Content]](_BUFFERED)
         self.replied = trio.Event()
         self.was_reset = False
         self._has_ended = False  # whether we have closed our direction
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         """Return the next data, of any size; b"" at the end. Raises BrokenResourceError."""
-        return bytes(await self._receive())
+        return b"".join(await self._receive())
 
-    async def _receive(self) -> spdy.Content:
+    async def _receive(self) -> list[spdy.Content]:
+        """Return what one read has brought; nothing at the end."""
         try:
             return await self._out.receive()
         except trio.EndOfChannel:
             if self.was_reset:
                 raise trio.BrokenResourceError("the stream was reset") from None
-            return b""
+            return []
 
     async def receive_parts(self, most: int) -> list[spdy.Content]:
         """Return all data that has arrived, up to about `most` bytes; wait for some.
 
         Nothing at the end. Raises BrokenResourceError.
         """
-        if not (content := await self._receive()):
-            return []
-        found, size = [content], len(content)
+        found = await self._receive()
+        size = sum(map(len, found))
         with suppress(trio.WouldBlock, trio.EndOfChannel):
-            while size < most:
-                content = self._out.receive_nowait()
-                found.append(content)
-                size += len(content)
+            while 0 < size < most:
+                more = self._out.receive_nowait()
+                found += more
+                size += sum(map(len, more))
         return found
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
@@ -105,12 +105,12 @@ class SpdyStream(HalfCloseableStream):
     def input_ended(self) -> bool:
         return self._in.statistics().open_send_channels == 0
 
-    async def put(self, content: spdy.Content) -> None:
-        """Pass data to the stream's reader; ping while it does not take it.
+    async def put(self, contents: list[spdy.Content]) -> None:
+        """Pass data, at least a byte, to the stream's reader; ping while it does not take it.
 
         Raises BrokenResourceError if the peer has disconnected.
         """
-        await send_or_ping(self._in, content, self._link.ping)
+        await send_or_ping(self._in, contents, self._link.ping)
 
     def end_input(self) -> None:
         self._in.close()
@@ -140,7 +140,9 @@ class SpdyLink:
         self._pings = itertools.count(1 if is_client else 2, 2)
         self._early = early
         self._wire = spdy.SpdyWire(is_client=is_client)
-        self._sending = trio.Lock()
+        self._sending = Sending()
+        self._found: list[spdy.Content] = []  # in what was read last, one after the other
+        self._found_of = 0  # their stream
         self._streams: dict[int, SpdyStream] = {}
         self.ended = trio.Event()  # nothing more will be received
         self._offer, self.offered = trio.open_memory_channel[SpdyStream](_MOST_STREAMS)
@@ -167,33 +169,48 @@ class SpdyLink:
     async def _receive(self, data: bytes) -> None:
         for number, event in enumerate(self._wire.receive(data), 1):
             if number % _TURN == 0:
+                await self._pass_on()
                 await trio.lowlevel.checkpoint()
             if isinstance(event, spdy.DataReceived):
                 await self._take(event)
-            elif isinstance(event, spdy.StreamOpened):
-                await self._open(event)
-            elif isinstance(event, spdy.StreamReplied):
-                if (stream := self._streams.get(event.stream_id)) is not None:
-                    stream.replied.set()
-            elif isinstance(event, spdy.StreamReset):
-                self._note_reset()
-                if (stream := self._streams.pop(event.stream_id, None)) is not None:
-                    stream.was_reset = True
-                    stream.end_input()
-                    stream.replied.set()
-            # client-go pings to keep idle connections open (PingPeriod of its SPDY transport).
-            elif isinstance(event, spdy.Pinged) and not event.is_ours:
-                await self.send(spdy.ping(event.ping_id))
+            elif event is not None:
+                await self._pass_on()
+                await self._react(event)
+        await self._pass_on()
+
+    async def _react(self, event: spdy.Event) -> None:
+        if isinstance(event, spdy.StreamOpened):
+            await self._open(event)
+        elif isinstance(event, spdy.StreamReplied):
+            if (stream := self._streams.get(event.stream_id)) is not None:
+                stream.replied.set()
+        elif isinstance(event, spdy.StreamReset):
+            self._note_reset()
+            if (stream := self._streams.pop(event.stream_id, None)) is not None:
+                stream.was_reset = True
+                stream.end_input()
+                stream.replied.set()
+        # client-go pings to keep idle connections open (PingPeriod of its SPDY transport).
+        elif isinstance(event, spdy.Pinged) and not event.is_ours:
+            await self.send(spdy.ping(event.ping_id))
 
     async def _take(self, event: spdy.DataReceived) -> None:
-        stream = self._streams.get(event.stream_id)
-        if stream is None:
-            return  # the stream was reset
+        if event.stream_id != self._found_of:
+            await self._pass_on()
+            self._found_of = event.stream_id
         if event.content:
-            await stream.put(event.content)
+            self._found.append(event.content)
         if event.is_last:
-            stream.end_input()
-            self.forget_ended(stream)
+            await self._pass_on()
+            if (stream := self._streams.get(event.stream_id)) is not None:
+                stream.end_input()
+                self.forget_ended(stream)
+
+    async def _pass_on(self) -> None:
+        """Pass what was found of one stream to its reader: each time has a cost at both ends."""
+        found, self._found = self._found, []
+        if found and (stream := self._streams.get(self._found_of)) is not None:
+            await stream.put(found)
 
     def _note_reset(self) -> None:
         """Count a reset. Raises `SpdyError` for a peer that opens streams only to reset them.

@@ -18,10 +18,12 @@ import trio
 from kubelet_trio.cri import StreamOptions
 from kubelet_trio.streaming import channels
 from kubelet_trio.streaming.backpressure import PEER_GONE
+from kubelet_trio.streaming.spdy import Content
 from kubelet_trio.streaming.spdy_link import SpdyLink, SpdyStream
 from kubelet_trio.streaming.websocket import Part, WebSocket
 
 _MESSAGE = 256 * 1024 - 16  # bytes in one message, if so much has arrived: what TLS takes at once
+_MOST_OUTCOME = 64 * 1024  # bytes
 _HANG_UP_LIMIT = 2.0  # s for the runtime to take what hangs up
 _HANG_UP_PAUSE = 0.2  # s for a shell to take its terminal back
 _CREATION_LIMIT = 30.0  # s for the runtime to accept all streams
@@ -35,32 +37,67 @@ async def translate_command(
     With `hangs_up` the command is then asked to end, as far as its terminal can do that: runtimes
     let it run on when their client leaves.
     """
-    streams: dict[int, SpdyStream] = {}
-    with trio.move_on_after(_CREATION_LIMIT) as opening, suppress(*PEER_GONE):
-        for channel in _wanted(options):
-            name = channels.STREAM_NAMES[channel]
-            streams[channel] = await link.open({"streamtype": name})
-    if opening.cancelled_caught or len(streams) < len(_wanted(options)):
-        outcome = channels.failed("the runtime does not take the streams of this command")
-        with suppress(*PEER_GONE):
-            encoded = outcome.encoded(channels.WEBSOCKET_V5)
-            await socket.send(bytes([channels.ERROR]) + encoded)
-        await socket.close()
+    with suppress(*PEER_GONE):
+        await socket.send(channels.greeting(options))
+    streams = await _open_streams(link, _wanted(options))
+    if not streams:
+        await _finish(socket, _failure("the runtime does not take the streams of this command"))
         return
-    has_ended = False
+    outcome: bytes | None = None
     try:
         async with trio.open_nursery() as clients:
             clients.start_soon(_listen, socket, streams, clients.cancel_scope)
             # It ends with the last output of the runtime; a client that disconnects cancels it.
-            async with trio.open_nursery() as outputs:
-                for channel in streams.keys() & {channels.STDOUT, channels.STDERR, channels.ERROR}:
-                    outputs.start_soon(_pass_on, streams[channel], socket, channel)
-            has_ended = True
+            outcome = await _pass_outputs(streams, socket)
             clients.cancel_scope.cancel()
     finally:
-        if hangs_up and not has_ended and channels.STDIN in streams:
+        if hangs_up and outcome is None and channels.STDIN in streams:
             with trio.move_on_after(_HANG_UP_LIMIT, shield=True), suppress(*PEER_GONE):
                 await _hang_up(streams[channels.STDIN])
+    if outcome is None:
+        await socket.close()
+    else:
+        await _finish(socket, outcome)
+
+
+async def _open_streams(link: SpdyLink, wanted: list[int]) -> dict[int, SpdyStream]:
+    """Open a stream for each channel; return none if the runtime does not take them all."""
+    streams: dict[int, SpdyStream] = {}
+    with trio.move_on_after(_CREATION_LIMIT), suppress(*PEER_GONE):
+        for channel in wanted:
+            name = channels.STREAM_NAMES[channel]
+            streams[channel] = await link.open({"streamtype": name})
+        return streams
+    return {}
+
+
+async def _pass_outputs(streams: dict[int, SpdyStream], socket: WebSocket) -> bytes:
+    """Pass on all output, and return the outcome.
+
+    The outcome is sent after the last output, as upstream does: some clients stop reading there.
+    """
+    found = bytearray()
+    async with trio.open_nursery() as outputs:
+        outputs.start_soon(_collect, streams[channels.ERROR], found)
+        for channel in streams.keys() & {channels.STDOUT, channels.STDERR}:
+            outputs.start_soon(_pass_on, streams[channel], socket, channel)
+    # In `v4.channel.k8s.io` success is told as well.
+    return bytes(found) or _failure("the runtime did not tell how the command ended")
+
+
+async def _collect(stream: SpdyStream, found: bytearray) -> None:
+    with suppress(*PEER_GONE):
+        while content := await stream.receive_some():
+            found += content[: _MOST_OUTCOME - len(found)]
+
+
+def _failure(message: str) -> bytes:
+    return channels.failed(message).encoded(channels.WEBSOCKET_V5)
+
+
+async def _finish(socket: WebSocket, outcome: bytes) -> None:
+    with suppress(*PEER_GONE):
+        await socket.send(bytes([channels.ERROR]) + outcome)
     await socket.close()
 
 
@@ -99,7 +136,7 @@ async def _listen(
     scope.cancel()
 
 
-def _by_channel(parts: list[Part]) -> Iterator[tuple[int, list[memoryview]]]:
+def _by_channel(parts: list[Part]) -> Iterator[tuple[int, list[Content]]]:
     """Yield what follows each other on one channel together: a frame has a cost at both ends."""
     for channel, found in groupby(parts, itemgetter(0)):
         yield channel, [content for _, content in found]

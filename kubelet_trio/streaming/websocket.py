@@ -10,20 +10,23 @@ import binascii
 import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import islice
 
 import trio
 from trio.abc import HalfCloseableStream, SendStream
 
 from kubelet_trio.streaming import frames
-from kubelet_trio.streaming.backpressure import PEER_GONE, Busy, send_or_ping, send_ping
+from kubelet_trio.streaming.backpressure import PEER_GONE, Busy, Sending, send_or_ping, send_ping
 
 Headers = tuple[tuple[str, str], ...]
-Part = tuple[int, memoryview]  # a channel, and some bytes of a message on it
+Part = tuple[int, bytes | memoryview]  # a channel, and some bytes of a message on it
 
 _PIECE = 256 * 1024  # bytes of one read
 _MOST_MESSAGE = 4 << 20  # bytes; kubectl sends 32 KiB
 _TURN = 48  # frames after which other tasks run: one read may contain 40,000
-_LEAVE_LIMIT = 5.0  # s for the client to answer our Close
+# s for the client to read the rest and answer our Close, as upstream's finishTimeout. A connection
+# that is closed earlier is reset by the client's next ping, and what it has not read is lost.
+_LEAVE_LIMIT = 15 * 60.0
 _NORMAL = (1000).to_bytes(2, "big")  # the code of a Close (RFC 6455, section 7.4.1)
 _ACCEPT = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # section 1.3
 
@@ -81,7 +84,7 @@ class WebSocket:
         self._found: Iterator[frames.Piece | frames.Control] = iter(())  # in what was read last
         self._put_off: frames.Piece | frames.Control | None = None  # comes before `_found`
         self._is_text = is_text
-        self._sending = trio.Lock()
+        self._sending = Sending()
         self._has_closed = False  # we have sent Close
         self._is_over = False  # the client has sent Close or disconnected
         self._frames = 0  # received since other tasks have run
@@ -112,19 +115,34 @@ class WebSocket:
         """
         while (piece := await self._next()) is not None:
             found: list[Part] = []
-            while piece is not None:
-                content = memoryview(piece.content)
-                if piece.is_first:
-                    self._channel = -1
-                if self._channel < 0 and content:
-                    self._channel, content = content[0], content[1:]
-                if content:
-                    found.append((self._channel, content))
-                # A control frame, or a turn of small ones, ends what is returned in one go.
-                piece = self._next_at_once() if self._frames < _TURN else None
+            self._add(piece, found)
+            # A control frame, or a turn of small ones, ends what is returned in one go.
+            try:
+                for event in islice(self._found, _TURN - self._frames):
+                    self._frames += 1
+                    if isinstance(event, frames.Control):
+                        self._put_off = event
+                        break
+                    self._add(event, found)
+            except frames.FrameError:
+                self._is_over = True
             if found:
                 return found
         return None
+
+    def _add(self, piece: frames.Piece, found: list[Part]) -> None:
+        """Add what a piece has of its message's content, without the channel at its beginning."""
+        content, is_first, _ = piece
+        if is_first:
+            self._channel = -1
+        if not content:
+            return
+        if self._channel >= 0:
+            found.append((self._channel, content))
+            return
+        self._channel = content[0]
+        if len(content) > 1:
+            found.append((self._channel, memoryview(content)[1:]))
 
     async def _next(self) -> frames.Piece | None:
         """Return the next piece of a message; answer Ping and Close. None at the end."""
@@ -145,20 +163,9 @@ class WebSocket:
                 self._is_over = True
         return None
 
-    def _next_at_once(self) -> frames.Piece | None:
-        """Return the next piece if it has been read, and nothing but pieces is before it."""
-        try:
-            event = next(self._found, None)
-        except frames.FrameError:
-            self._is_over = True
-            return None
-        if isinstance(event, frames.Control):
-            self._put_off = event
-            return None
-        self._frames += event is not None
-        return event
-
     async def _read(self) -> None:
+        # To read is to let others run, but for what TLS has decrypted already.
+        self._frames = 0
         # First what was read together with the HTTP request.
         data, self._early = self._early, b""
         data = data or bytes(await self._connection.receive_some(_PIECE))
@@ -242,7 +249,7 @@ class WebSocket:
             await self._connection.send_all(data)
 
     async def close(self) -> None:
-        """Send Close, and wait a little for the client's, so that it reads all our messages."""
+        """Send Close, and wait for the client's, so that it reads all our messages."""
         with trio.move_on_after(_LEAVE_LIMIT), suppress(*PEER_GONE):
             if not self._has_closed:
                 self._has_closed = True

@@ -53,7 +53,6 @@ MEANT = (
     Meant("pods", "fields", r"status\.resources\.(requests|limits)\.ephemeral-storage", "only CPU and memory are a running pod's; the Go kubelet reports so from its second sync on, a minute later"),
     # The node
     Meant("node", "node", r"status\.nodeInfo\.kubeletVersion", "says whose it is, behind the Kubernetes version"),
-    Meant("node", "node", r"status\.declaredFeatures", "WebSockets are translated here, at a cost (docs/node-api.md)"),
     # Volumes of objects: closed to containers, where they are not mounted at all too
     Meant("files", "pods", r"ROOT/pods/UID/volumes/kubernetes\.io~(configmap|downward-api|projected|secret)/[^/]+", _CLOSED),
     Meant("inside", "fsgroup|vol-all", "(mode|mount) /(cm|d|p|s|sec)", _CLOSED),

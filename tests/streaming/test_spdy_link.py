@@ -19,7 +19,7 @@ def opened() -> SpdyStream:
 async def test_what_waits_is_handed_out_at_once_in_its_order_and_within_a_bound() -> None:
     stream = opened()
     for piece in (b"one", b"two", b"three", b"four"):
-        await stream.put(piece)
+        await stream.put([piece])
     stream.end_input()
     assert await stream.receive_some() == b"one"
     assert await stream.receive_parts(4) == [b"two", b"three"]
@@ -33,7 +33,7 @@ async def test_a_peer_that_is_faster_than_the_reader_waits_and_nothing_is_lost()
 
     async def fill() -> None:
         for piece in pieces:
-            await stream.put(piece)
+            await stream.put([piece])
         stream.end_input()
 
     async with trio.open_nursery() as nursery:

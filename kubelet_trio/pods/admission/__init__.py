@@ -10,7 +10,7 @@ from kubelet_trio.pods.admission.decision import (
     decide_beside,
 )
 from kubelet_trio.pods.admission.declared_features import (
-    DECLARED,
+    declared_features,
     lacks_features,
 )
 from kubelet_trio.pods.admission.held import NOTHING, Held, Listed, Share, Sums, share_of
@@ -29,7 +29,6 @@ from kubelet_trio.pods.admission.sysctls import (
 )
 
 __all__ = [
-    "DECLARED",
     "DEFERRED",
     "INFEASIBLE",
     "NOTHING",
@@ -47,6 +46,7 @@ __all__ = [
     "decide_beside",
     "decide_resize",
     "decide_resize_beside",
+    "declared_features",
     "kernel_version",
     "lacks_features",
     "rejection_hints",

@@ -15,13 +15,23 @@ from kubelet_trio.model import could_restart_all, spec
 from kubelet_trio.pods.admission.decision import Rejected
 
 _RESTART_ALL = "RestartAllContainersOnContainerExits"
-# Sorted, as the API requires it. Without ExtendWebSocketsToKubelet: translating WebSockets here
-# costs 1.3 to 2 times as much as forwarding the API server's SPDY (`python -m bench.copy`).
-DECLARED: tuple[str, ...] = (
-    "InPlacePodLevelResourcesVerticalScaling",
-    "InPlacePodVerticalScalingInitContainers",
-    _RESTART_ALL,
+_WEBSOCKETS = "ExtendWebSocketsToKubelet"
+_ALWAYS = frozenset(
+    {
+        "InPlacePodLevelResourcesVerticalScaling",
+        "InPlacePodVerticalScalingInitContainers",
+        _RESTART_ALL,
+    }
 )
+
+
+def declared_features(*, websockets: bool) -> tuple[str, ...]:
+    """Return what the node declares: sorted, as the API requires it.
+
+    `websockets` is the gate ExtendWebSocketsToKubelet. API servers hand WebSocket clients of exec,
+    attach and port-forward through to nodes that declare it, and translate for others.
+    """
+    return tuple(sorted(_ALWAYS | {_WEBSOCKETS} if websockets else _ALWAYS))
 
 
 def _other_users_on_host_network(pod: Pod) -> bool:
@@ -36,7 +46,7 @@ _NEEDED: Mapping[str, Callable[[Pod], bool]] = {
 
 def lacks_features(pod: Pod, _others: Sequence[Pod]) -> Rejected | None:
     """Reject a pod that needs a feature that the node does not declare."""
-    missing = [name for name, needs in _NEEDED.items() if needs(pod) and name not in DECLARED]
+    missing = [name for name, needs in _NEEDED.items() if needs(pod) and name not in _ALWAYS]
     if not missing:
         return None
     text = f"Pod requires node features that are not available: {', '.join(sorted(missing))}"

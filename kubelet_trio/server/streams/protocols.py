@@ -212,7 +212,8 @@ async def translate_upgrade(
     """
     answer = _websocket_answer(request, streaming.WEBSOCKET_V5)
     async with open_backend(url) as stream:
-        backend = await ask_backend("POST", _spdy_headers(streaming.COMMAND_SPDY), url, stream)
+        # Only the protocol that tells the outcome as `v5` does; all runtimes speak it.
+        backend = await ask_backend("POST", _spdy_headers(streaming.COMMAND_SPDY[:1]), url, stream)
         client, early = await connection.accept(answer)
         with ending_when_idle(client, idle_timeout) as observed:
             link = SpdyLink(stream, is_client=True, early=backend.early)

@@ -7,15 +7,18 @@ from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.config.gates import GATES
 from kubelet_trio.model import RESTART_ALL_CONTAINERS
-from kubelet_trio.pods.admission.declared_features import DECLARED, lacks_features
+from kubelet_trio.pods.admission.declared_features import declared_features, lacks_features
 from tests.pods.make import container, pod
 
 TEXT = "Pod requires node features that are not available: "
 
 
-def test_what_is_declared_is_sorted_once_each_and_built() -> None:
-    assert list(DECLARED) == sorted(set(DECLARED))
-    assert all(GATES[name] for name in DECLARED)
+@pytest.mark.parametrize("websockets", [True, False])
+def test_what_is_declared_is_sorted_once_each_and_built(websockets: bool) -> None:
+    found = declared_features(websockets=websockets)
+    assert list(found) == sorted(set(found))
+    assert all(GATES[name] for name in found)
+    assert ("ExtendWebSocketsToKubelet" in found) == websockets
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,7 @@ async def test_input_that_ends_in_a_websocket_ends_in_spdy() -> None:
 
 async def test_the_size_of_a_terminal_is_passed_on() -> None:
     async with Front(TTY).open("v5.channel.k8s.io") as socket:
+        assert await socket.receive() == b"\x01"  # the command is connected
         await socket.send(b'\4{"Width":80,"Height":24}')
         assert await socket.receive() == b"\x0124x80;"
 
@@ -84,6 +85,7 @@ async def test_a_client_that_goes_takes_the_command_along() -> None:
     front = Front(EXEC)
     async with front.open("v5.channel.k8s.io") as socket:
         await socket.send(b"\0hello")
+        assert await socket.receive() == b"\x01"
         assert await socket.receive() == b"\1hello"
         await socket.close()
         await front.behind.local.left.wait()
