@@ -158,6 +158,11 @@ class _Clock(msgspec.Struct):
     wall: float
 
 
+class _Exit(msgspec.Struct):
+    pid: int = 0
+    whole: bool = False
+
+
 class _Gap(msgspec.Struct):
     lost: int = 0
 
@@ -361,6 +366,8 @@ def _labels(labels: Mapping[str, str], where: str) -> None:
 def _exit(entry: Entry) -> None:
     if entry.key:
         _id("key", entry.key)
+    if entry.body:
+        _body(entry, _Exit)
 
 
 def _probe(entry: Entry) -> None:

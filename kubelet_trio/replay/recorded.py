@@ -241,7 +241,7 @@ class _Reader:
 
     def add_exit(self, life: Life, entry: Entry) -> None:
         life.exits.setdefault(entry.key, entry.at)
-        if read_body(entry.body).get("whole"):
+        if entry.body and read_body(entry.body).get("whole"):
             life.whole.add(entry.key)
 
     def add_volume(self, life: Life, entry: Entry) -> None:
