@@ -200,7 +200,7 @@ def test_a_bomb_is_refused_before_it_fills_the_memory(
     path.write_bytes(gzip.compress(MAGIC + encode_entry(START) + frames))
     with pytest.raises(RecordingError, match="entry 1001: a replay takes 1000 entries"):
         replay_recording(path)
-    large = encode_entry(Entry(0, Kind.EXIT, "c", bytes(1 << 19)))
+    large = encode_entry(Entry(0, Kind.MARK, "c", bytes(1 << 19)))
     path.write_bytes(gzip.compress(MAGIC + encode_entry(START) + large * 3))
     with pytest.raises(RecordingError, match="1 MiB"):
         replay_recording(path)
