@@ -226,6 +226,9 @@ def seeds(told: str) -> Iterator[int]:
         yield from range(int(first), int(last or first) + 1)
 
 
-@pytest.mark.parametrize("seed", seeds(os.environ.get("KUBELET_TRIO_REPLAY_SEEDS", OFTEN)))
+SEEDS = tuple(seeds(os.environ.get("KUBELET_TRIO_REPLAY_SEEDS", OFTEN)))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_an_agent_decides_again_as_it_did(tmp_path: Path, seed: int) -> None:
     replayed(tmp_path, partial(anything, seed=seed))
