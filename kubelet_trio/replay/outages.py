@@ -73,7 +73,7 @@ class Outages:
         It was from the first call without an answer before that, to the first answer after that.
         """
         for reading, following in zip(statuses, (*statuses[1:], None), strict=False):
-            if reading.had_no_answer:
+            if reading.error is not None and reading.had_no_answer:
                 answer = bisect_right(self._answers, reading.at)
                 ends = [*self._answers[answer : answer + 1], math.inf]
                 ended = min(ends if following is None else [following.at, *ends])
