@@ -13,7 +13,9 @@ be secret are left out (`masks` has the table).
                                     "is_complete": false if the snapshot did not fit, "only":
                                     [UID] if only these pods were chosen of it, "settings":
                                     what decisions depend on, see `recorder.settings`,
-                                    "device_plugins": whether the node has a manager of them}
+                                    "device_plugins": whether the node has a manager of them,
+                                    "claims": "api" or "local": who allocates them, "claims_left":
+                                    whether the agent has found a checkpoint of some}
     RECORD   pod UID                snapshots: the pod's record as on disk
     WANTED   source/UID             a desired pod (core/v1 Pod), where more than its status and
                                     resourceVersion differ; empty: not desired any more.
@@ -59,15 +61,20 @@ be secret are left out (`masks` has the table).
                                     (`managers.Machine`), if the node has managers
     CHECKPOINT file                 the state of a manager, as its checkpoint has it; the first
                                     one is what the agent has found. AllocResp of devices is as in
-                                    ASKED
+                                    ASKED. Of claims it is that only with "claims_left", or in a
+                                    snapshot
     PLUGIN   device/resource/number  what a device plugin offers, where it differs from the last:
                                     {"options": {"pre_start", "has_preference"}, "devices": {id:
                                     {"health", "nodes"}}, "gone": [id]}; empty: it is gone. A plugin
                                     that registers again has another number
+             driver/name/0          what is known of a DRA driver: {"connected": bool, "devices":
+                                    {"pool/device": {"health", "message"}}}; empty: it is gone
     ASKED    method/resource        {"call": number, "request"} when a plugin is asked, and {"call",
                                     "ok": answer} or {"call", "error", "text"} when it has answered:
                                     `Allocate` (ContainerAllocateResponse, `cdi_devices` as names),
-                                    `GetPreferredAllocation`, `PreStartContainer`
+                                    `GetPreferredAllocation`, `PreStartContainer`; of a driver's
+                                    name: `NodePrepareResources`, `NodeUnprepareResources`, with
+                                    claims as namespace/name; of namespace/name: `ResourceClaim`
     MARK     ""                     {"what": "saved" | "stopped"}: until now nothing else came: the
                                     recording was saved, or the agent was asked to stop
     GAP      ""                     {"lost": entries, "reason"}: entries are missing here

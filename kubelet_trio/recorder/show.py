@@ -79,6 +79,8 @@ def _words(kind: Kind, body: dict[str, Any]) -> str:
         return f"the wall clock jumped by {body.get('jump'):+.1f} s"
     if kind is Kind.RECORD:
         return ""
+    if kind is Kind.PLUGIN:
+        return _offer_words(body)
     return _call_words(body)
 
 
@@ -92,6 +94,18 @@ def _status_words(status: dict[str, Any]) -> str:
             restarts = container.get("restartCount") or 0
             words.append(f"{container.get('name')}: {state} {why}{ready}, {restarts} restarts;")
     return " ".join(words)
+
+
+def _offer_words(offer: dict[str, Any]) -> str:
+    """Return what a plugin or driver says of itself and of its devices."""
+    words = [f"{name}={value}" for name, value in (offer.get("options") or {}).items()]
+    if "connected" in offer:
+        words.append("connected" if offer["connected"] else "not connected")
+    words += [
+        f"{name}: {told.get('health')}" for name, told in (offer.get("devices") or {}).items()
+    ]
+    words += [f"{name}: gone" for name in offer.get("gone") or ()]
+    return ", ".join(words)
 
 
 def _call_words(body: dict[str, Any]) -> str:

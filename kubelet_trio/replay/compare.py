@@ -35,6 +35,18 @@ def status_words(status: Mapping[str, Any] | None) -> tuple[str, ...]:
     return tuple(words)
 
 
+def health_words(status: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """Return which devices of containers are unhealthy, one container a word."""
+    found = []
+    for container in (status or {}).get("containerStatuses") or ():
+        resources = container.get("allocatedResourcesStatus") or ()
+        devices = [each for resource in resources for each in resource.get("resources") or ()]
+        ids = sorted(str(d.get("resourceID")) for d in devices if d.get("health") == "Unhealthy")
+        if ids:
+            found.append(f"{container.get('name')} has unhealthy devices: {', '.join(ids)}")
+    return tuple(found)
+
+
 def plain_status(status: PodStatus | None) -> Mapping[str, Any] | None:
     """Return a status as a recording has it."""
     found: Mapping[str, Any] | None = msgspec.to_builtins(status) if status is not None else None

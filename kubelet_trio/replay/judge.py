@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import trio
 from lightkube.models.core_v1 import Pod
@@ -92,7 +93,13 @@ class Judge:
 
     def _status(self, uid: PodUid) -> tuple[str, ...]:
         pod = self._agent.pods.value.get(uid)
-        return compare.status_words(compare.plain_status(pod.status if pod is not None else None))
+        return self._words(compare.plain_status(pod.status if pod is not None else None))
+
+    def _words(self, status: Mapping[str, Any] | None) -> tuple[str, ...]:
+        words = compare.status_words(status)
+        # Of chosen pods: devices are not replayed.
+        is_partial = self._life.facts.get("only")
+        return words if is_partial else (*words, *compare.health_words(status))
 
     def _note_why(self, uid: PodUid) -> None:
         found = tuple(self.reasons(uid))
@@ -123,7 +130,7 @@ class Judge:
             yield Check(entry.at + self._tolerance, partial(compared, entry))
 
     def _compare_status(self, entry: Entry) -> None:
-        recorded = compare.status_words(read_body(entry.body) if entry.body else None)
+        recorded = self._words(read_body(entry.body) if entry.body else None)
         now = self._status(PodUid(entry.key))
         if recorded != now:
             then, ours = compare.joined(recorded), compare.joined(now)

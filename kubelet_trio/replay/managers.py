@@ -39,11 +39,14 @@ class ReplayManagers:
         self._machine: Machine | None = None
         self._is_partial = bool(life.facts.get("only"))
         self._has_plugins = bool(life.facts.get("device_plugins"))
+        self._has_offers = False  # of device plugins
         self._checkpoints: dict[str, bytes] = {}
         self._devices: list[float] = []  # when a plugin's devices were given away, or registered
         for entry in (*life.snapshot, *life.news):
+            if entry.kind is Kind.PLUGIN and entry.key.startswith("device/"):
+                self._has_offers = True
             if self._is_partial:
-                break  # what the others hold is not known
+                continue  # what the others hold is not known
             if entry.kind is Kind.MACHINE:
                 self._machine = self._machine or _machine(entry)
             elif entry.kind is Kind.CHECKPOINT:
@@ -91,7 +94,7 @@ class ReplayManagers:
         """Yield what the replay cannot know; `told` are the recorded settings."""
         asked = told.managers
         is_static = asked.gives_cpus or asked.gives_memory or asked.topology_policy != NONE
-        if is_static and self._machine is None:
+        if (is_static or self._has_offers) and self._machine is None:
             yield _PARTIAL if self._is_partial else _NO_MACHINE
         if self._devices:
             yield f"{_DEVICES}: pods that ask for them may differ"

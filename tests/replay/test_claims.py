@@ -17,17 +17,19 @@ from trio.testing import MockClock
 
 from kubelet_trio.embed import KubeletConfig, open_kubelet
 from kubelet_trio.managers.claims import manager
+from kubelet_trio.managers.claims.allocation import AllocationError
 from kubelet_trio.model import open_watcher
 from kubelet_trio.recorder import (
     Entry,
     Kind,
+    PodFilter,
     RecordingError,
     read_recording,
     read_ring,
     write_recording,
 )
 from kubelet_trio.replay import Replay, replay_recording
-from kubelet_trio.testing import FakeRuntime
+from kubelet_trio.testing import Behaviour, FakeRuntime
 from kubelet_trio.testing.dra import DraFaultKind, FakeDeviceHealth, FakeDraDriver, calls
 from kubelet_trio.testing.embedded import fake_world
 from tests.agent.test_claims import bind, driver_of, eventually, health, plugged
@@ -111,6 +113,7 @@ def test_a_pod_gets_and_gives_back_the_devices_that_it_did(claimed: Path) -> Non
     ]
     made = told(found, "call", "create container web")
     assert [text.partition(", CDI")[2] for text in made] == [" device dra.example.com/device=x"] * 2
+    assert told(found, "status", "web has unhealthy devices: dra.example.com/device=x")
     here = [text.rpartition(f"{NAME} ")[2] for text in told(found, "node", "driver")]
     assert [text for text in here if text != "is not connected"][:3] == [
         "is there",
@@ -202,13 +205,71 @@ def test_a_node_that_finds_no_devices_any_more_is_found(
     from kubelet_trio.managers.claims.local import source
 
     def nothing(*_given: Any) -> Any:
-        raise source.AllocationError("none")
+        raise AllocationError("none")
 
     monkeypatch.setattr(source, "allocate", nothing)
     found = replay_recording(local)
     assert found.divergence is not None
+    assert found.divergence.at - found.began == pytest.approx(10, abs=3)
+    assert found.divergence.decided.endswith(("none", "nothing within 2.0 s"))
+
+
+def test_a_node_that_allocates_another_device_is_found(
+    local: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kubelet_trio.managers.claims.local import source
+
+    allocate = source.allocate
+
+    def other(*given: Any) -> Any:
+        (result,) = allocate(*given)
+        (device,) = result.devices.results
+        devices = msgspec.structs.replace(
+            result.devices, results=[msgspec.structs.replace(device, device="dev-1")]
+        )
+        return [msgspec.structs.replace(result, devices=devices)]
+
+    monkeypatch.setattr(source, "allocate", other)
+    found = replay_recording(local)
+    assert found.divergence is not None
     assert found.divergence.recorded.startswith(f"allocate {NAME}/node/dev-0 to first-gpu")
-    assert found.divergence.decided.endswith("none")
+    assert found.divergence.decided.startswith(f"allocate {NAME}/node/dev-1 to first-gpu")
+
+
+def test_a_recording_whose_beginning_was_overwritten(world: World) -> None:
+    world.host.runtime = FakeRuntime(
+        behave=lambda _c: Behaviour(exits_after=30.0, exit_code=1), status_lag=0.06
+    )
+    driver = driver_of(world)
+
+    async def main() -> None:
+        async with plugged(world, driver), world.running(recorder_size=96 * 1024) as agent:
+            await world.wait(world.is_node_ready)
+            bind(world, driver, request="one")
+            await trio.sleep(1200)
+            agent.stop()
+            await trio.sleep(5)
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+    path = saved(world)
+    assert b'"segment"' in next(read_recording(path)).body
+    found = replay_recording(path)
+    found.check()
+    assert "CDI device dra" in told(found, "call", "create container web")[0]
+
+
+def test_of_chosen_pods_claims_are_answered(claimed: Path) -> None:
+    chosen = PodFilter([uid_of(claimed)]).filter(read_recording(claimed))
+    path = claimed.with_name("chosen.rec")
+    write_recording(path, chosen)
+    found = replay_recording(path)
+    found.check()
+    assert told(found, "call", "NodePrepareResources")
+
+
+def uid_of(path: Path) -> str:
+    wanted = (e for e in read_recording(path) if e.kind is Kind.WANTED)
+    return next(wanted).key.rpartition("/")[2]
 
 
 CHANGED = (Kind.PLUGIN, Kind.ASKED, Kind.CHECKPOINT)

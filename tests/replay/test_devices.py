@@ -19,8 +19,16 @@ from kubelet_trio.agent import Agent
 from kubelet_trio.managers import DeviceOptions, ManagerSettings, load_managers
 from kubelet_trio.managers.devices.rules import DeviceRules as Rules
 from kubelet_trio.model import open_watcher, pod_uid
-from kubelet_trio.recorder import Entry, Kind, RecordingError, read_recording, write_recording
+from kubelet_trio.recorder import (
+    Entry,
+    Kind,
+    PodFilter,
+    RecordingError,
+    read_recording,
+    write_recording,
+)
 from kubelet_trio.replay import Replay, replay_recording
+from kubelet_trio.testing import Behaviour, FakeRuntime
 from kubelet_trio.testing.devices import (
     DeviceFaultKind,
     DeviceRules,
@@ -102,6 +110,7 @@ def test_pods_get_the_devices_that_they_got(served: Path) -> None:
         "CDI device example.com/gpu=a, device /dev/gpu (/dev/zero rw), "
         "mount /usr/lib/gpu (/opt/gpu, read only), variables GPUS MODE"
     )
+    assert told(found, "status", "web has unhealthy devices: a")
     # It dies, the container cannot start, and it comes back.
     assert told(found, "node", "plugin")[:3] == [
         f"the plugin of {GPU} is there",
@@ -219,6 +228,41 @@ def test_the_next_agent_knows_who_has_what(node: Node) -> None:
     # The second agent has the plugin's answer from the checkpoint.
     (again,) = told(found, "call", "create container web, attempt 1")
     assert "variables GPUS MODE" in again
+
+
+def test_a_recording_whose_beginning_was_overwritten(node: Node) -> None:
+    """What the plugin offers, and what it answered before, is in each segment."""
+    node.runtime = FakeRuntime(
+        behave=lambda _c: Behaviour(exits_after=30.0, exit_code=1), status_lag=0.06
+    )
+    plugin = plugin_of("a", "b", "c", rules=DeviceRules(needs_pre_start=True))
+
+    async def story(node: Node, agent: Agent) -> None:
+        async with plugged(node, plugin):
+            await eventually(lambda: allocatable(agent) == {GPU: 3})
+            node.feed.put(MODEL)
+            for number in range(8):
+                await trio.sleep(150)
+                plugin.set_health("c", is_healthy=bool(number % 2))
+
+    path = record(node, story, size=96 * 1024)
+    assert b'"segment"' in next(read_recording(path)).body
+    found = replay_recording(path)
+    found.check()
+    assert "in the middle of an agent's life" in found.notes[0]
+    assert "variables GPUS MODE" in told(found, "call", "create container web")[0]
+    assert told(found, "call", "PreStartContainer")
+
+
+def test_of_chosen_pods_devices_are_not_replayed(served: Path) -> None:
+    chosen = PodFilter([pod_uid(OTHER)]).filter(read_recording(served))
+    path = served.with_name("chosen.rec")
+    write_recording(path, chosen)
+    found = replay_recording(path)
+    found.check()
+    assert found.notes == (
+        "other pods are left out: managers of CPUs, memory and devices are not replayed",
+    )
 
 
 START = {"reason": "start", "wall": 1, "node": "n", "device_plugins": True}
