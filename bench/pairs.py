@@ -28,8 +28,8 @@ from tests.harness.pods import Json
 
 _LIVES = 10
 _CROWDS = 3
-# Seconds: a whole number of relists (10) and of looks at the runtime's health (5), else the calls of
-# a minute are 20 to 40 as the window falls.
+# Seconds: a whole number of relists (10) and of looks at the runtime's health (5). Twelve seconds
+# had 4 to 8 calls, as the window fell.
 _IDLE = 20.0
 _SETTLE = 3.0  # seconds of quiet before a quiet thing is measured
 _LIMIT = 180.0

@@ -69,6 +69,6 @@ async def test_how_a_pod_ended_is_recorded_if_its_removal_takes_long(
         record = load_records(node.base / "root" / "pods")[pod_uid(pod)]
         assert record.removed
         assert record.pod.status is not None
-        (container,) = record.pod.status.containerStatuses or ()
+        (container,) = record.pod.status.containerStatuses or []
         assert container.state is not None
         assert container.state.terminated is not None
