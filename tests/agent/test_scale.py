@@ -57,6 +57,41 @@ def test_the_check_finds_what_is_quadratic() -> None:
     check_growth({"a": 20 * 5}, 20, {"a": 80 * 5}, 80)
 
 
+class Turns(trio.abc.Instrument):
+    """Finds the most calls of one function in one turn of the loop."""
+
+    def __init__(self, calls: Calls, function: str) -> None:
+        self.most = self._before = 0
+        self._calls, self._function = calls, function
+
+    def before_io_wait(self, timeout: float) -> None:
+        made = self._calls.made[self._function]
+        self.most, self._before = max(self.most, made - self._before), made
+
+
+async def test_pods_end_and_are_looked_at_a_few_a_turn(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    node, calls, count = Node(tmp_path), Calls(), 60
+    node.allocatable = {"pods": 1000 * NANO, "cpu": 1000 * NANO}
+    ends = Turns(calls, "pods/worker/worker.py:PodWorker.remove")
+    asks = Turns(calls, "pleg/inspector.py:Inspector._ask_container")
+    async with node.running(*(make_pod(f"pod-{n}") for n in range(count))):
+        await trio.sleep(60)
+    for turns in (ends, asks):
+        trio.lowlevel.add_instrument(turns)
+    async with node.running(*(make_pod(f"pod-{n}") for n in range(count))):
+        with calls.counted():
+            await trio.sleep(30)
+            node.feed.put()
+            await trio.sleep(30)
+    for turns in (ends, asks):
+        trio.lowlevel.remove_instrument(turns)
+    assert calls.made["pods/worker/worker.py:PodWorker.remove"] >= count
+    assert 0 < ends.most <= 17, ends.most
+    assert 0 < asks.most <= 34, asks.most
+
+
 @pytest.mark.parametrize("room", [40, 64])
 async def test_pods_that_come_together_are_admitted_in_their_order(
     tmp_path: Path, autojump_clock: MockClock, room: int
