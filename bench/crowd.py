@@ -22,7 +22,6 @@ from pathlib import Path
 import click
 
 from bench.contender import Meter
-from bench.growth import table
 from bench.scale import Slow
 from tests.harness import Agent, Containerd, CriClient, eventually, leftovers, missing, pod
 from tests.harness.pods import is_ready
@@ -48,6 +47,7 @@ class Crowd:
         self.networks = len(_names(Path("/run/netns")))  # of others
         self.agent.start()
         time.sleep(_REST)
+        self.mounts = len(leftovers.mounts_under(self.agent.base))  # the agent's own
         self._meter, self._slow = Meter(self.agent.pid), Slow()
 
     @contextmanager
@@ -117,7 +117,7 @@ def _left(crowd: Crowd) -> Figures:
     tops = [top / containerd.layout.cgroup for top in leftovers.hierarchies()]
     return {
         "left: processes": len(leftovers.shims_of(containerd.socket)),
-        "left: mounts": len(leftovers.mounts_under(crowd.agent.base)),
+        "left: mounts": len(leftovers.mounts_under(crowd.agent.base)) - crowd.mounts,
         "left: networks": len(_names(Path("/run/netns"))) - crowd.networks,
         "left: cgroups": sum("pod" in path.name for top in tops for path in top.rglob("*")),
         "left: directories of pods": len(_names(pods)),
@@ -135,7 +135,9 @@ def main(pods: int) -> None:
     """Start, leave alone and remove that many real pods."""
     if lacks := missing():
         raise click.ClickException(f"this machine cannot run it: {', '.join(lacks)}")
-    click.echo("\n".join(table({pods: measure(pods)})))
+    click.echo(f"| figure | {pods} pods |\n| --- | ---: |")
+    for figure, value in measure(pods).items():
+        click.echo(f"| {figure} | {value:.3g} |")
 
 
 if __name__ == "__main__":

@@ -42,11 +42,14 @@ Split = dict[str, dict[str, float]]
 
 @contextmanager
 def _agent(
-    base: Path, command: Sequence[str], environment: Mapping[str, str]
+    base: Path,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    python: str = sys.executable,
 ) -> Iterator[tuple[Agent, Path]]:
     """Run an agent on a containerd of its own, by `command` and the arguments of `run`."""
     program = base / "program"
-    program.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, *command])} "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec {shlex.join([python, *command])} "$@"\n')
     program.chmod(0o755)
     with Containerd() as containerd:
         agent = Agent(base / "agent", containerd, program=program, environment=environment)
@@ -58,12 +61,12 @@ def _agent(
             agent.close()
 
 
-def measure(checkout: Path, pods: int) -> dict[str, Split]:
+def measure(checkout: Path, pods: int, python: str = sys.executable) -> dict[str, Split]:
     """Return the split of an agent at rest, and under `pods` pods."""
     found: dict[str, Split] = {}
     with tempfile.TemporaryDirectory() as base:
         environment = {"PYTHONPATH": str(checkout)}
-        with _agent(Path(base), ["-c", _PROGRAM], environment) as (agent, _):
+        with _agent(Path(base), ["-c", _PROGRAM], environment, python) as (agent, _):
             found["at rest"] = split(agent.pid)
             if pods:
                 for number in range(pods):
@@ -116,7 +119,7 @@ def _kind(names: Sequence[str]) -> str:
         return "malloc: objects over 512 bytes"
     if not name:
         return "pymalloc, and malloc's mappings"
-    if "libpython" in name or name == str(Path(sys.executable).resolve()):
+    if "libpython" in name or "/bin/python" in name:
         return "interpreter"
     if ".so" in name:
         return "shared libraries"
@@ -187,9 +190,16 @@ def _report(
 @click.option("--against", type=click.Path(path_type=Path, exists=True), help="Another checkout.")
 @click.option("--top", default=25, show_default=True, help="Modules, lines, libraries; 0: none.")
 @click.option("--note", help="Add the medians to the history under this label.")
+@click.option("--python", default=sys.executable, help="The agent's interpreter.")
 @click.option("--plots", "plot_dir", type=click.Path(path_type=Path), help="Write SVGs here.")
 def main(
-    rounds: int, pods: int, against: Path | None, top: int, note: str | None, plot_dir: Path | None
+    rounds: int,
+    pods: int,
+    against: Path | None,
+    top: int,
+    note: str | None,
+    python: str,
+    plot_dir: Path | None,
 ) -> None:
     """Measure the memory of a standalone agent at rest and under pods."""
     if lacks := missing():
@@ -198,7 +208,7 @@ def main(
     taken: dict[str, list[dict[str, Split]]] = {name: [] for name in checkouts}
     for _ in range(rounds):
         for name, checkout in checkouts.items():
-            taken[name].append(measure(checkout, pods))
+            taken[name].append(measure(checkout, pods, python))
     click.echo("\n".join(_table(taken)))
     if top or plot_dir is not None:
         packages, lines = traced(ROOT, top)

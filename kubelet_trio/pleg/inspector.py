@@ -46,7 +46,8 @@ class Inspector:
         self._is_guarded = is_guarded
         self._owns = owns
         self._slots = trio.CapacityLimiter(CALLS_AT_ONCE)
-        self._late = Turnstile()  # those that waited in vain all give up in the same moment
+        # A pod may have hundreds of containers; and who waits in vain gives up when others do.
+        self._turnstile = Turnstile()
 
     async def refresh(
         self,
@@ -142,8 +143,10 @@ class Inspector:
             return errors
         async with trio.open_nursery() as calls:
             for sandbox_id in sorted(queries.sandboxes):
+                await self._turnstile.enter()
                 calls.start_soon(self._ask_sandbox, sandbox_id, errors)
             for container_id in sorted(queries.containers):
+                await self._turnstile.enter()
                 calls.start_soon(self._ask_container, container_id, errors)
         return errors
 
@@ -161,7 +164,7 @@ class Inspector:
             state.learn_container(status, pid if verbose else None, ticket)
 
     async def _ask_sandbox(self, sandbox_id: SandboxId, errors: list[RuntimeCallError]) -> None:
-        async with _CallSlot(self._slots, self._late):
+        async with _CallSlot(self._slots, self._turnstile):
             ticket = self._state.ticket()
             try:
                 status = await self._runtime.pod_sandbox_status(sandbox_id)
@@ -178,7 +181,7 @@ class Inspector:
     async def _ask_container(
         self, container_id: ContainerId, errors: list[RuntimeCallError]
     ) -> None:
-        async with _CallSlot(self._slots, self._late):
+        async with _CallSlot(self._slots, self._turnstile):
             try:
                 await self.ask_container(container_id)
             except RuntimeCallError as exc:
@@ -205,8 +208,8 @@ class _CallSlot:
     the others, so a call is made without a slot after `SLOT_TIMEOUT` seconds.
     """
 
-    def __init__(self, slots: trio.CapacityLimiter, late: Turnstile) -> None:
-        self._slots, self._late = slots, late
+    def __init__(self, slots: trio.CapacityLimiter, turnstile: Turnstile) -> None:
+        self._slots, self._turnstile = slots, turnstile
         self._held = False
 
     async def __aenter__(self) -> None:
@@ -222,7 +225,7 @@ class _CallSlot:
             await self._slots.acquire_on_behalf_of(self)
             self._held = True
             return
-        await self._late.enter()
+        await self._turnstile.enter()
 
     async def __aexit__(self, *exc_info: object) -> None:
         if self._held:
