@@ -22,7 +22,9 @@ from kubelet_trio.streaming.spdy import Content
 from kubelet_trio.streaming.spdy_link import SpdyLink, SpdyStream
 from kubelet_trio.streaming.websocket import Part, WebSocket
 
-_MESSAGE = 256 * 1024 - 16  # bytes in one message, if so much has arrived: what TLS takes at once
+# Bytes that make a message although more has arrived. What one read has brought is not divided, so
+# a message is mostly what TLS takes at once.
+_MESSAGE = 128 * 1024
 _MOST_OUTCOME = 64 * 1024  # bytes
 _HANG_UP_LIMIT = 2.0  # s for the runtime to take what hangs up
 _HANG_UP_PAUSE = 0.2  # s for a shell to take its terminal back

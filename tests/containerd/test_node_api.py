@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from kubelet_trio.streaming.spdy import DataReceived, SpdyWire
 from tests.containerd.conftest import MakeAgent
 from tests.harness import Agent, container, forever, pod
 from tests.harness.agent import CommandError
@@ -20,7 +21,13 @@ from tests.harness.websocket import ChannelSocket, RefusedError
 
 STDOUT, STDERR, OUTCOME, RESIZE = 1, 2, 3, 4
 SERVER = "while :; do echo hello from the pod | nc -l -p 8080; done"
-Connect = Callable[[str], ChannelSocket]
+Connect = Callable[..., ChannelSocket]
+V4, V5 = (
+    "v4.channel.k8s.io",
+    "v5.channel.k8s.io",
+)  # containerd speaks the first, the agent the second
+TUNNEL = "SPDY/3.1+portforward.k8s.io"
+either_protocol = pytest.mark.parametrize("protocol", [V4, V5])
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +84,8 @@ def context(serving: Agent, authority: Authority) -> ssl.SSLContext:
 def connect(port: int, context: ssl.SSLContext) -> Iterator[Connect]:
     made: list[ChannelSocket] = []
 
-    def connect(target: str) -> ChannelSocket:
-        made.append(ChannelSocket(port, target, context))
+    def connect(target: str, protocol: str = V4) -> ChannelSocket:
+        made.append(ChannelSocket(port, target, context, protocol=protocol))
         return made[-1]
 
     yield connect
@@ -123,24 +130,38 @@ def test_a_log_is_read_and_followed(port: int, context: ssl.SSLContext) -> None:
     connection.close()
 
 
-def test_a_command_speaks_on_both_streams_and_tells_how_it_ended(connect: Connect) -> None:
+@either_protocol
+def test_a_command_speaks_on_both_streams_and_tells_how_it_ended(
+    connect: Connect, protocol: str
+) -> None:
     script = "command=sh&command=-c&command=echo+out%3B+echo+err+%3E%262%3B+exit+3"
-    said = connect(f"/exec/default/web-node/main?{script}&output=1&error=1").receive_all()
+    target = f"/exec/default/web-node/main?{script}&output=1&error=1"
+    said = connect(target, protocol).receive_all()
     assert (said[STDOUT], said[STDERR]) == (b"out\n", b"err\n")
     outcome = json.loads(said[OUTCOME])
     assert outcome["reason"] == "NonZeroExitCode"
     assert outcome["details"]["causes"] == [{"reason": "ExitCode", "message": "3"}]
 
 
-def test_input_ends_where_the_protocol_can_say_so(port: int, context: ssl.SSLContext) -> None:
-    """`v5.channel.k8s.io`, which this containerd does not speak."""
+def test_input_ends_where_the_protocol_can_say_so(connect: Connect) -> None:
     target = "/exec/default/web-node/main?command=wc&command=-c&input=1&output=1&error=1"
-    with ChannelSocket(port, target, context, protocol="v5.channel.k8s.io") as counting:
-        counting.send(0, b"12345")
-        counting.send(255, b"\0")
-        said = counting.receive_all()
+    counting = connect(target, V5)
+    counting.send(0, b"12345")
+    counting.send(255, b"\0")
+    said = counting.receive_all()
     assert said[STDOUT].strip() == b"5"
     assert json.loads(said[OUTCOME])["status"] == "Success"
+
+
+def test_the_outcome_follows_the_last_output(connect: Connect) -> None:
+    script = "command=head&command=-c&command=3000000&command=/dev/zero"
+    speaking = connect(f"/exec/default/web-node/main?{script}&output=1&error=1", V5)
+    said = []
+    while (message := speaking.receive()) is not None:
+        said.append(message)
+    assert [channel for channel, _ in said] == [STDOUT] * (len(said) - 1) + [OUTCOME]
+    assert said[0][1] == b""  # the command is connected
+    assert sum(len(data) for _, data in said[:-1]) == 3_000_000
 
 
 def test_the_command_line_runs_a_command(serving: Agent) -> None:
@@ -149,8 +170,9 @@ def test_the_command_line_runs_a_command(serving: Agent) -> None:
         serving.cli("exec", "web", "-c", "main", "--", "sh", "-c", "exit 7")
 
 
-def test_a_terminal_has_the_size_it_is_given(connect: Connect) -> None:
-    shell = connect("/exec/default/web-node/main?command=sh&input=1&output=1&tty=1")
+@either_protocol
+def test_a_terminal_has_the_size_it_is_given(connect: Connect, protocol: str) -> None:
+    shell = connect("/exec/default/web-node/main?command=sh&input=1&output=1&tty=1", protocol)
     shell.send(RESIZE, json.dumps({"Width": 123, "Height": 45}).encode())
     shell.send(0, b"until [ \"$(stty size)\" = '45 123' ]; do sleep 0.1; done; echo now $((6*7))\n")
     shell.receive_until(STDOUT, b"now 42")
@@ -158,8 +180,9 @@ def test_a_terminal_has_the_size_it_is_given(connect: Connect) -> None:
     assert shell.receive_all().get(OUTCOME, b'{"status":"Success"}').count(b"Success") == 1
 
 
-def test_what_is_said_to_an_attached_container_arrives(connect: Connect) -> None:
-    cat = connect("/attach/default/web-node/cat?input=1&output=1&error=1")
+@either_protocol
+def test_what_is_said_to_an_attached_container_arrives(connect: Connect, protocol: str) -> None:
+    cat = connect("/attach/default/web-node/cat?input=1&output=1&error=1", protocol)
     cat.send(0, b"this\n")
     cat.receive_until(STDOUT, b"got this\n")
 
@@ -170,6 +193,24 @@ def test_a_port_of_the_pod_answers(connect: Connect) -> None:
     number = struct.pack("<H", 8080)
     assert said[0] == number + b"hello from the pod\n"
     assert said[1] == number
+
+
+def test_a_port_of_the_pod_answers_in_spdy_within_a_websocket(connect: Connect) -> None:
+    """As `kubectl port-forward` asks."""
+    tunnel, wire = connect("/portForward/default/web-node", TUNNEL), SpdyWire(is_client=True)
+    opened = {}
+    for kind in ("error", "data"):
+        opened[kind], frame = wire.open({"streamtype": kind, "port": "8080", "requestid": "0"})
+        tunnel.send(frame[0], frame[1:])  # without channels: the first byte is SPDY's
+    said, has_ended = b"", False
+    while not has_ended:
+        message = tunnel.receive()
+        assert message is not None
+        for event in wire.receive(bytes([message[0]]) + message[1]):
+            if isinstance(event, DataReceived) and event.stream_id == opened["data"]:
+                said += event.content
+                has_ended = event.is_last
+    assert said == b"hello from the pod\n"
 
 
 def test_run_answers_with_the_output(port: int, context: ssl.SSLContext) -> None:
