@@ -222,9 +222,11 @@ def test_a_node_that_allocates_another_device_is_found(
     def other(*given: Any) -> Any:
         (result,) = allocate(*given)
         assert result.devices is not None
-        (device,) = result.devices.results or ()
-        changed = msgspec.structs.replace(device, device="dev-1")
-        devices = msgspec.structs.replace(result.devices, results=[changed])
+        results = [
+            msgspec.structs.replace(device, device="dev-1")
+            for device in result.devices.results or ()
+        ]
+        devices = msgspec.structs.replace(result.devices, results=results)
         return [msgspec.structs.replace(result, devices=devices)]
 
     monkeypatch.setattr(source, "allocate", other)
