@@ -17,7 +17,7 @@ from trio.testing import MockClock
 
 from kubelet_trio.embed import KubeletConfig, open_kubelet
 from kubelet_trio.managers.claims import manager
-from kubelet_trio.managers.claims.allocation import AllocationError
+from kubelet_trio.managers.claims.allocation import AllocationError, allocate
 from kubelet_trio.model import open_watcher
 from kubelet_trio.recorder import (
     Entry,
@@ -219,14 +219,14 @@ def test_a_node_that_allocates_another_device_is_found(
 ) -> None:
     from kubelet_trio.managers.claims.local import source
 
-    allocate = source.allocate
-
     def other(*given: Any) -> Any:
         (result,) = allocate(*given)
-        (device,) = result.devices.results
-        devices = msgspec.structs.replace(
-            result.devices, results=[msgspec.structs.replace(device, device="dev-1")]
-        )
+        assert result.devices is not None
+        results = [
+            msgspec.structs.replace(device, device="dev-1")
+            for device in result.devices.results or ()
+        ]
+        devices = msgspec.structs.replace(result.devices, results=results)
         return [msgspec.structs.replace(result, devices=devices)]
 
     monkeypatch.setattr(source, "allocate", other)
