@@ -230,7 +230,7 @@ ALLOWED: dict[str, str] = {
         "model/atomic.py::remove_written Path.unlink",
         "model/atomic.py::sync_directory os.open",
         "model/atomic.py::write_aside os.open",
-        "pods/records/record.py::_remove Path.is_dir, Path.rmdir, Path.unlink",
+        "pods/records/record.py::_remove Path.rmdir, Path.unlink, os.listdir",
         "pods/records/record.py::_remove_empty Path.iterdir, Path.rmdir",
         "pods/records/record.py::_write Path.mkdir",
         "pods/records/record.py::load_records Path.is_dir, Path.iterdir, Path.read_bytes",
