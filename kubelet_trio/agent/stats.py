@@ -207,10 +207,7 @@ def pod_subjects(pleg: Pleg, pods: Mapping[PodUid, Pod]) -> Iterator[PodSubject]
     for uid in sorted(pleg.known_uids):
         observed = pleg.get(uid)
         sandboxes = [s for s in observed.sandboxes if s.ready]
-        # Not one that has ended although the runtime does not know: its successor has its name.
-        running = [
-            c for c in observed.containers if c.state is ContainerState.RUNNING and not c.is_dead
-        ]
+        running = [c for c in observed.containers if c.state is ContainerState.RUNNING]
         if sandboxes or running:
             yield _pod_subject(observed, running, pods.get(uid))
 

@@ -240,11 +240,12 @@ class Http2Connection:
         try:
             while data := await self._transport.receive_some():
                 for number, piece in enumerate(self._filter.feed(bytes(data))):
-                    if number:
-                        await trio.lowlevel.checkpoint()
                     if isinstance(piece, GoAway):
+                        # At once: no call may begin after what came right before it.
                         self._go_away(piece)
                     else:
+                        if number:
+                            await trio.lowlevel.checkpoint()
                         await self._receive_in_turns(piece)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as exc:
             self.reason = f"the connection was lost: {exc.__cause__ or exc}"

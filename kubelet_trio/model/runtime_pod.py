@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from kubelet_trio.model.ids import ContainerId, PodUid, SandboxId
 
@@ -61,9 +61,6 @@ class ContainerRecord:
     user: tuple[int, int, tuple[int, ...]] | None = None  # uid, gid, supplemental groups
     pid: int = 0  # 0 if the runtime does not report it
     resources: ConfiguredResources | None = None  # None if the runtime does not report them
-    # The kernel says that no process of it is left; the runtime, which still shows it running, will
-    # tell how it ended.
-    is_dead: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,18 +108,6 @@ class RuntimePod:
             for c in self.containers
             if c.state in (ContainerState.RUNNING, ContainerState.UNKNOWN)
         )
-
-    def as_told(self) -> RuntimePod:
-        """Return the pod as far as the runtime has told how its instances ended.
-
-        An instance whose end only the kernel has shown still runs in it, and its successor, which
-        may have started meanwhile, is left out: a status shows the two together, or neither.
-        """
-        dead = {c.name: c.attempt for c in self.containers if c.is_dead}
-        if not dead:
-            return self
-        told = (c for c in self.containers if c.attempt <= dead.get(c.name, c.attempt))
-        return replace(self, containers=tuple(told))
 
     @property
     def exists(self) -> bool:

@@ -56,13 +56,6 @@ class ExitWatch(Protocol):
         """Whether the process is known to have begun before a Unix time. Does not block."""
         ...
 
-    def is_whole(self, container_id: ContainerId) -> bool:
-        """Whether a container is known to have no process left once this one has ended.
-
-        Asked while the process runs. Does not block.
-        """
-        ...
-
 
 class ExitWaiter(Protocol):
     """Opens watches on processes that are not our children."""
@@ -108,19 +101,6 @@ class PidfdWatch:
             return False
         age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / _TICKS
         return time.time() - age <= than + _ROUNDED
-
-    def is_whole(self, container_id: ContainerId) -> bool:
-        try:
-            with open(f"/proc/{self._pid}/cgroup", encoding="utf-8", errors="replace") as file:
-                is_own = container_id in file.read()
-            with open(f"/proc/{self._pid}/status", encoding="utf-8", errors="replace") as file:
-                ids = next((line.split()[1:] for line in file if line.startswith("NSpid:")), [])
-        except OSError:
-            return False
-        # The first process of a PID namespace below ours: the kernel lets it end last, when all
-        # others of the namespace are gone (pid_namespaces(7), zap_pid_ns_processes). A process of a
-        # shared namespace, or of the host's, has another number there and may leave others behind.
-        return is_own and len(ids) > 1 and ids[-1] == "1"
 
 
 class PidfdExitWaiter:
@@ -227,7 +207,7 @@ class ExitWatchers:
         inspector: Inspector,
     ) -> None:
         assert self._waiter is not None
-        container_id, is_visible, is_whole = record.id, True, False
+        container_id, is_visible = record.id, True
         with scope:
             try:
                 with self._waiter.open(record.pid) as watch:
@@ -235,22 +215,15 @@ class ExitWatchers:
                     # the same PID. If that is not known, the runtime is asked.
                     if not watch.is_older(record.started_at):
                         await self._confirm_running(uid, container_id, inspector)
-                    is_whole = watch.is_whole(container_id)
                     await watch.wait_exited()
             except ProcessLookupError:
                 pass  # it has ended already, or is in a PID namespace that we cannot see
             except OSError as exc:
                 self._give_up(uid, container_id, f"cannot watch processes: {exc}")
                 return
-            if is_whole and not self._is_stopping(container_id):
-                # Its successor need not wait until the runtime has noticed.
-                self._state.mark_dead(container_id)
-                self._state.publish(uid)
             is_visible = await self._wait_exit_visible(uid, container_id, inspector)
         self._leave(uid, container_id)
         if not is_visible and not self._state.has_ended(container_id):
-            self._state.mark_dead(container_id, False)
-            self._state.publish(uid)
             self._give_up(uid, container_id, "it still runs although its PID has ended")
 
     async def _confirm_running(

@@ -172,11 +172,6 @@ class PlegState:
             table.learn_container(status, pid, ticket)
             self._note_name(uid, table)
 
-    def mark_dead(self, container_id: ContainerId, is_dead: bool = True) -> None:
-        """Note whether a container is known to have no process left, while its status runs."""
-        if table := self.tables.get(self._pods.get(container_id, PodUid(""))):
-            table.mark_dead(container_id, is_dead)
-
     def mark_gone(self, object_id: str) -> None:
         """Record that an object is gone; answers to earlier listings cannot bring it back."""
         uid = self._pods.pop(object_id, None)

@@ -46,7 +46,6 @@ class Tracked(Generic[R]):
     record: R | None = None
     asked: Ticket = NEVER  # of the status query that `record` answers
     pid_asked: bool = False  # whether a verbose status was queried while it ran
-    is_dead: bool = False  # of a container: `ContainerRecord.is_dead`
 
 
 @dataclass(slots=True)
@@ -134,16 +133,10 @@ class PodTable:
         # that queries a new container has created it in that one.
         sandbox_id = self.sandbox_of.setdefault(container_id, self._newest_sandbox())
         record = container_record(status, sandbox_id, pid=known_pid)
-        known.record, known.asked = _marked(record, is_dead=known.is_dead), ticket
+        known.record, known.asked = record, ticket
         known.seen = max(known.seen, ticket)
         if pid is not None and record.state is ContainerState.RUNNING:
             known.pid_asked = True
-
-    def mark_dead(self, container_id: ContainerId, is_dead: bool) -> None:
-        """Note whether a container is known to have no process left, while its status runs."""
-        if (known := self.containers.get(container_id)) is not None and known.record is not None:
-            known.is_dead = is_dead
-            known.record = _marked(known.record, is_dead=is_dead)
 
     def mark_gone(self, object_id: str) -> None:
         """Remove an object."""
@@ -249,11 +242,6 @@ class PodTable:
         if records:
             return max(records, key=_age).id
         return next(reversed(self.sandboxes), SandboxId(""))
-
-
-def _marked(record: ContainerRecord, *, is_dead: bool) -> ContainerRecord:
-    is_dead = is_dead and record.state is ContainerState.RUNNING
-    return record if record.is_dead == is_dead else replace(record, is_dead=is_dead)
 
 
 def is_final(record: ContainerRecord | None) -> bool:

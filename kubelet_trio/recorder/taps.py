@@ -43,16 +43,14 @@ class RecordedExits:
             raise
         return _RecordedWatch(watch, partial(self._ended, pid))
 
-    def _ended(self, pid: int, is_whole: bool = False) -> None:
-        told = {"pid": pid, "whole": True} if is_whole else {"pid": pid}
-        self._recorder.note(Kind.EXIT, self._pids.pop(pid, ""), told)
+    def _ended(self, pid: int) -> None:
+        self._recorder.note(Kind.EXIT, self._pids.pop(pid, ""), {"pid": pid})
 
 
 class _RecordedWatch:
-    def __init__(self, watch: ExitWatch, ended: Callable[[bool], None]) -> None:
+    def __init__(self, watch: ExitWatch, ended: Callable[[], None]) -> None:
         self._watch = watch
         self._ended = ended
-        self._is_whole = False
 
     def __enter__(self) -> _RecordedWatch:
         self._watch.__enter__()
@@ -68,14 +66,10 @@ class _RecordedWatch:
 
     async def wait_exited(self) -> None:
         await self._watch.wait_exited()
-        self._ended(self._is_whole)
+        self._ended()
 
     def is_older(self, than: float) -> bool:
         return self._watch.is_older(than)
-
-    def is_whole(self, container_id: ContainerId) -> bool:
-        self._is_whole = self._watch.is_whole(container_id)
-        return self._is_whole
 
 
 class VolumeNotes:

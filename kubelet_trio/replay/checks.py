@@ -160,7 +160,6 @@ class _Clock(msgspec.Struct):
 
 class _Exit(msgspec.Struct):
     pid: int = 0
-    whole: bool = False
 
 
 class _Gap(msgspec.Struct):

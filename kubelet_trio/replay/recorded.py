@@ -99,7 +99,6 @@ class Life:
         news: what came later, in order: WANTED, SOURCES, OBJECT, PROBE, CLOCK, PLAN, STATUS.
         readings: the answers of reading calls by method and id, oldest first.
         exits: when processes ended, by container.
-        whole: the containers of which no process was left then.
         lost: how many entries are missing.
         end: the time of its last entry.
     """
@@ -114,7 +113,6 @@ class Life:
     volume_calls: list[RecordedVolumeCall] = field(default_factory=list)
     readings: dict[tuple[str, str], list[Reading]] = field(default_factory=dict)
     exits: dict[str, float] = field(default_factory=dict)
-    whole: set[str] = field(default_factory=set)
     lost: int = 0
     end: float = 0.0
     snapshot_end: int = 0  # the place of its SNAPSHOT among all entries
@@ -241,8 +239,6 @@ class _Reader:
 
     def add_exit(self, life: Life, entry: Entry) -> None:
         life.exits.setdefault(entry.key, entry.at)
-        if entry.body and read_body(entry.body).get("whole"):
-            life.whole.add(entry.key)
 
     def add_volume(self, life: Life, entry: Entry) -> None:
         body = read_body(entry.body)

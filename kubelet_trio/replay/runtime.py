@@ -339,10 +339,6 @@ class ReplayRuntime(RuntimeReads):
         """Return the container that has a PID."""
         return next((each for each, its in self._pids.items() if its == pid), None)
 
-    def is_whole(self, container_id: str) -> bool:
-        """Return whether no process of a container is left when its first one ends."""
-        return container_id in self._life.whole
-
     def exit_of(self, container_id: str) -> float:
         """Return when a container's process ends: as its pidfd, or else its status, has told."""
         told = self._life.exits.get(container_id)

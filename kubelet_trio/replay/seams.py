@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from types import TracebackType
 
 import trio
 
 from kubelet_trio.cgroups import UNLIMITED, CgroupLimits, CgroupName, Written
-from kubelet_trio.model import ContainerId, DiskSpace, PodUid
+from kubelet_trio.model import DiskSpace, PodUid
 from kubelet_trio.replay.runtime import ReplayRuntime
 
 _POD = "pod"
@@ -42,9 +41,8 @@ class ReplayClock:
 class ReplayExitWatch:
     """Waits for the recorded end of a process."""
 
-    def __init__(self, ends_at: float, is_whole: Callable[[str], bool]) -> None:
+    def __init__(self, ends_at: float) -> None:
         self._ends_at = ends_at
-        self._is_whole = is_whole
 
     async def wait_exited(self) -> None:
         if self._ends_at == math.inf:
@@ -53,9 +51,6 @@ class ReplayExitWatch:
 
     def is_older(self, than: float) -> bool:
         return True  # no process of a recording has the PID of another one
-
-    def is_whole(self, container_id: ContainerId) -> bool:
-        return self._is_whole(container_id)
 
     def __enter__(self) -> ReplayExitWatch:
         return self
@@ -81,7 +76,7 @@ class ReplayExitWaiter:
         ends_at = -math.inf if container_id is None else self._runtime.exit_of(container_id)
         if ends_at < trio.current_time():
             raise ProcessLookupError(f"no process {pid}")
-        return ReplayExitWatch(ends_at, self._runtime.is_whole)
+        return ReplayExitWatch(ends_at)
 
 
 def ample_space(path: str) -> DiskSpace:

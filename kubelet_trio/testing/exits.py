@@ -6,7 +6,6 @@ from types import TracebackType
 
 import trio
 
-from kubelet_trio.model import ContainerId
 from kubelet_trio.testing.node import FakeNode
 from kubelet_trio.testing.objects import FakeContainer
 
@@ -30,10 +29,6 @@ class FakeExitWatch:
         """Whether the process began before a Unix time, by the fake node's clock."""
         return self._container.started_at <= than
 
-    def is_whole(self, container_id: ContainerId) -> bool:
-        """Whether the container is known to have no process left once this one has ended."""
-        return not self._waiter.shares_processes and self._container.id == container_id
-
     def __enter__(self) -> FakeExitWatch:
         self._waiter.open_watches += 1
         return self
@@ -51,16 +46,13 @@ class FakeExitWaiter:
     """Implements `pleg.ExitWaiter` for the processes of a fake runtime.
 
     Set `error` to an OSError to refuse watches (`PermissionError`: no pidfds on this machine);
-    set `deaf` to miss exits, `shares_processes` if containers are not in PID namespaces of their
-    own: then the end of a process does not prove the end of its container. `open_watches` is 0
-    after all are closed.
+    set `deaf` to miss exits. `open_watches` is 0 after all are closed.
     """
 
     def __init__(self, node: FakeNode) -> None:
         self._node = node
         self.error: OSError | None = None
         self.deaf = False
-        self.shares_processes = False
         self.open_watches = 0
 
     def open(self, pid: int) -> FakeExitWatch:

@@ -215,38 +215,3 @@ async def test_an_unanswered_check_of_the_pid_is_asked_again(autojump_clock: obj
         runtime.faults.add(FaultKind.ERROR, "ContainerStatus", times=2)
         await trio.sleep(6)
         assert node.state(container_id) is EXITED
-
-
-@pytest.mark.parametrize("shares_processes", [False, True])
-async def test_a_container_without_a_process_is_told_before_the_runtime_shows_its_exit(
-    autojump_clock: object, shares_processes: bool
-) -> None:
-    runtime = FakeRuntime(status_lag=0.06)
-    runtime.exit_waiter.shares_processes = shares_processes
-    _, [container_id] = await run_pod(runtime)
-    async with watched(runtime) as node:
-        await trio.sleep(1)
-        node.wakes.clear()
-        runtime.kill(container_id)
-        await trio.sleep(0.01)
-        (record,) = node.pleg.get(WEB).containers
-        assert (record.state, record.is_dead) == (RUNNING, not shares_processes)
-        assert bool(node.woken_at()) is not shares_processes
-        # An answer from before the runtime has noticed changes nothing of it.
-        await node.pleg.refresh(WEB, containers=[container_id])
-        assert node.pleg.get(WEB).containers[0].is_dead is not shares_processes
-        await trio.sleep(0.2)
-        (record,) = node.pleg.get(WEB).containers
-        assert (record.state, record.is_dead) == (EXITED, False)
-
-
-async def test_a_container_that_runs_on_is_not_dead_for_ever(autojump_clock: object) -> None:
-    runtime = FakeRuntime(status_lag=60.0)  # the runtime never notices, as far as we wait
-    _, [container_id] = await run_pod(runtime)
-    async with watched(runtime) as node:
-        await trio.sleep(1)
-        runtime.kill(container_id)
-        await trio.sleep(0.01)
-        assert node.pleg.get(WEB).containers[0].is_dead
-        await trio.sleep(30)
-        assert not node.pleg.get(WEB).containers[0].is_dead

@@ -28,7 +28,7 @@ CREATED, EXITED, RUNNING = (
 
 async def test_the_status_calls_of_a_pods_life_are_few(autojump_clock: object) -> None:
     runtime, config = FakeRuntime(status_lag=0.06), sandbox_config()
-    async with watched(runtime, is_stopping=lambda _id: True) as node:
+    async with watched(runtime) as node:
         refresh = node.pleg.refresh
         await trio.sleep(1)
         runtime.calls.clear()
@@ -247,7 +247,7 @@ async def test_a_relist_in_flight_does_not_undo_what_was_learnt_since(
 ) -> None:
     runtime, config = FakeRuntime(), sandbox_config()
     sandbox_id, [first] = await run_pod(runtime)
-    async with watched(runtime, is_stopping=lambda _id: True) as node:
+    async with watched(runtime) as node:
         await trio.sleep(9.5)
         node.wakes.clear()
         # The relist of t=10 gets its lists at once, and their reply at t=14.

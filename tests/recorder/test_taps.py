@@ -142,13 +142,12 @@ async def test_exits_are_known_by_their_container(
     _, pid = await runtime.container_status(container, verbose=True)
     await runtime.container_status(container)
     with exits.open(pid) as watch:
-        assert watch.is_whole(container)
         await runtime.stop_container(container, 0)
         await watch.wait_exited()
     with pytest.raises(ProcessLookupError):
         exits.open(pid)
     first, second = await taken(recorder, directory, Kind.EXIT)
-    assert (first.key, read_body(first.body)) == (container, {"pid": pid, "whole": True})
+    assert (first.key, read_body(first.body)) == (container, {"pid": pid})
     assert second.key == ""
     # An answer without the PID says nothing new.
     key = f"container_status:{container}"

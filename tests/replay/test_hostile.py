@@ -144,7 +144,7 @@ UP = "../../../../../../../../tmp/kubelet-trio-escaped"
         (entry(Kind.ANSWER, "1" * 5000, {"ok": None}), "key"),
         (entry(Kind.ANSWER, "1", []), "object"),
         (entry(Kind.VOLUME, "bind", {"call": 1, "args": 7}), "args"),
-        (entry(Kind.EXIT, "c", {"pid": 7, "whole": "perhaps"}), "whole"),
+        (entry(Kind.EXIT, "c", {"pid": "perhaps"}), "pid"),
         (entry(Kind.EXIT, "c", []), "object"),
         (Entry(1.0, Kind.WANTED, f"file/{UID}", b"[" * 100_000), "nested too deeply"),
         (Entry(1.0, Kind.WANTED, f"file/{UID}", b"\xff{"), "malformed"),

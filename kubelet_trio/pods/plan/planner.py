@@ -42,7 +42,6 @@ from kubelet_trio.pods.plan.pod_plan import PlanInput, PodPlan, StartContainer, 
 from kubelet_trio.pods.plan.resize import ResizePod, plan_resize, requires_restart
 from kubelet_trio.pods.plan.restarts import (
     plan_restart_all,
-    restarts_always,
     restarts_when_killed,
     should_start,
     stop_as_asked,
@@ -54,7 +53,7 @@ from kubelet_trio.pods.plan.sandbox import (
     mains_for_new_sandbox,
     next_attempt,
 )
-from kubelet_trio.pods.plan.starts import Starts, has_changed, with_failure
+from kubelet_trio.pods.plan.starts import Starts, has_changed
 from kubelet_trio.pods.plan.termination import restart_grace
 from kubelet_trio.pods.types import Hold, WaitingReason
 
@@ -183,8 +182,6 @@ class _Planner:
         latest = self.observed.latest(container.spec.name)
         if latest is not None and latest.state is ContainerState.RUNNING:
             self._plan_running(container, latest, sandbox)
-            if latest.is_dead and latest.id not in self.stop:
-                self._plan_dead(container, latest, sandbox)
             # Even if it is killed without a restart, it keeps the pod alive until it has exited:
             # its exit code decides the phase, and nothing runs in a finished pod.
             return True
@@ -198,26 +195,6 @@ class _Planner:
         if is_wanted:
             self._start(container)
         return is_wanted
-
-    def _plan_dead(
-        self, container: PodContainer, latest: ContainerRecord, sandbox: SandboxRecord
-    ) -> None:
-        """Start the successor of an instance that has ended, if it does not matter how it did.
-
-        The Go kubelet waits until the runtime reports the exit, which takes containerd 60 ms and
-        more. Nothing of the instance is left by then, so no two run at the same time. Whatever
-        needs to know how it ended waits for the runtime's word.
-        """
-        given = self.given
-        # A resize decides first which amounts the successor gets.
-        matters = given.policy.spare_clean_exits or given.resize is not None
-        if matters or not restarts_always(container.spec, spec(self.pod)):
-            return
-        ended = with_failure(self.observed, latest, given.now)
-        starts = Starts(self.pod, ended, given)
-        is_due = should_start(self.pod, container.spec, ended)
-        if is_due and starts.hold(container, sandbox) is None:
-            self.start.append(starts.start(container, sandbox))
 
     def _plan_running(
         self, container: PodContainer, latest: ContainerRecord, sandbox: SandboxRecord
@@ -293,8 +270,6 @@ class _Planner:
         names = {c.spec.name for c in pod_containers(self.pod)}
         for record in self.observed.running():
             is_newest = self.observed.latest(record.name) is record
-            if record.is_dead and not is_newest:
-                continue  # its successor was started before the runtime has noticed its end
             if not is_newest or record.name not in names or record.sandbox_id != sandbox.id:
                 stop = StopContainer(record.id, record.name, f"Stopping container {record.name}")
                 self.stop.setdefault(record.id, stop)

@@ -83,12 +83,6 @@ def restarts_when_killed(container: Container, pod: PodSpec) -> bool:
     return (container.restartPolicy or pod.restartPolicy) != "Never"
 
 
-def restarts_always(container: Container, pod: PodSpec) -> bool:
-    """Return whether a container starts again however it ends, and nothing else depends on how."""
-    policy = container.restartPolicy or pod.restartPolicy
-    return policy == "Always" and not container.restartPolicyRules
-
-
 def is_restartable(container: Container, pod: PodSpec) -> bool:
     """Return whether there is an exit code after which the container starts again."""
     if container.restartPolicy is not None and any(

@@ -6,7 +6,7 @@ Upstream: doBackOff and the restart count of startContainer, with their texts.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from lightkube.models.core_v1 import Pod
 from msgspec import json
@@ -26,7 +26,7 @@ from kubelet_trio.model import (
 )
 from kubelet_trio.pods.plan.backoff import BackOffEntry, BackOffKey
 from kubelet_trio.pods.plan.pod_plan import PlanInput, StartContainer
-from kubelet_trio.pods.plan.restarts import CRASH_LOOP, KILLED_EXIT_CODE, restart_all_hold
+from kubelet_trio.pods.plan.restarts import CRASH_LOOP, restart_all_hold
 from kubelet_trio.pods.types import Hold, WaitingReason
 
 
@@ -50,19 +50,6 @@ def has_changed(record: ContainerRecord, given: PlanInput) -> bool:
     # the image can have changed, and the runtime knows that.
     image = given.images.get(record.name, "")
     return not record.image or not image or full_name(record.image) != full_name(image)
-
-
-def with_failure(observed: RuntimePod, record: ContainerRecord, now: float) -> RuntimePod:
-    """Return a pod in which a running instance fails now."""
-    ended = replace(
-        record,
-        state=ContainerState.EXITED,
-        finished_at=now,
-        exit_code=KILLED_EXIT_CODE,
-        is_dead=False,
-    )
-    containers = tuple(ended if each is record else each for each in observed.containers)
-    return replace(observed, containers=containers)
 
 
 @dataclass(frozen=True, slots=True)

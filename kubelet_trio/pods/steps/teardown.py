@@ -143,8 +143,7 @@ async def _fresh(teardown: Teardown) -> RuntimePod:
 async def adopt_containers(teardown: Teardown, observed: RuntimePod) -> AsyncIterator[None]:
     """Stop the containers: main ones, then sidecars in reverse order, all in one grace period."""
     yield
-    # Of two instances the newer one: the older has ended, and the runtime has not noticed yet.
-    running = {c.name: c for c in reversed(list(observed.running()))}
+    running = {c.name: c for c in observed.running()}
     teardown.progress.at("")
     turn = _Turn.first()
     steps = []
@@ -157,7 +156,7 @@ async def adopt_containers(teardown: Teardown, observed: RuntimePod) -> AsyncIte
 
 async def _report_stopped(teardown: Teardown, before: RuntimePod) -> None:
     """Read how the containers ended that ran `before`, and report it."""
-    ids = [c.id for c in before.running()]
+    ids = [c.id for c in {c.name: c for c in before.running()}.values()]
     refresh = teardown.services.observer.refresh
     observed = await refresh(pod_uid(teardown.pod), containers=ids) if ids else before
     await teardown.stopped(observed)

@@ -148,7 +148,7 @@ class PodReporter:
             given = self._given(
                 pod, observed.handler, stage, request, waiting or {}, started or {}, ready or {}
             )
-            status = pod_status(pod, observed.as_told(), given)
+            status = pod_status(pod, observed, given)
             self._emit_back_offs(pod, waiting or {})
             self._status = status
             # Recorded first: an agent killed in between must not take back what it published. So is

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from functools import partial
 
 import trio
 from lightkube.models.core_v1 import Pod
@@ -36,7 +35,7 @@ from kubelet_trio.pods.records.files import PodFiles
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.status import resize_failed
 from kubelet_trio.pods.steps.certainty import Certainty
-from kubelet_trio.pods.steps.concurrency import GracefulScope, run_alongside
+from kubelet_trio.pods.steps.concurrency import GracefulScope
 from kubelet_trio.pods.steps.errors import PodRejectedError, ResizeFailedError, StepError
 from kubelet_trio.pods.steps.executor import FailedStarts, PodExecutor
 from kubelet_trio.pods.steps.progress import Progress
@@ -59,9 +58,6 @@ from kubelet_trio.volumes import VolumeError
 
 log = get_logger()
 
-# What the execution of a plan raises.
-_STEP_ERRORS = (StepError, ResizeFailedError, PodRejectedError, RuntimeCallError)
-
 # Seconds until a step that changed nothing is repeated.
 _NO_PROGRESS = 1.0
 
@@ -83,15 +79,10 @@ class PodSync:
         allocation: PodAllocation,
         certainty: Certainty,
         publish: Publish,
-        news: Callable[[], Awaitable[None]],
         on_actuated: OnActuated,
         progress: Progress,
     ) -> None:
-        """Take the worker's parts. `scope` is not cancelled while a plan is being executed.
-
-        `news` waits until what is observed may have changed; a round follows each execution, so
-        what it takes from the worker meanwhile is not lost.
-        """
+        """Take the worker's parts. `scope` is not cancelled while a plan is being executed."""
         self._services = services
         self._reporter = reporter
         self._probes = probes
@@ -100,7 +91,6 @@ class PodSync:
         self._allocation = allocation
         self._certainty = certainty
         self._publish = publish
-        self._news = news
         self._executor = PodExecutor(
             services, stopper, self._publish_sandbox, on_actuated, progress
         )
@@ -251,7 +241,7 @@ class PodSync:
         is_resized = True
         try:
             with self._certainty.changing(), self._scope.step():
-                failed: FailedStarts = await self._carry_out(pod, plan, observed)
+                failed: FailedStarts = await self._executor.execute(pod, plan, observed)
         except ResizeFailedError as exc:
             self._note_failed_resize(pod, exc)
             failed, is_resized = exc.failed, False
@@ -271,34 +261,6 @@ class PodSync:
         if failed:
             self._certainty.is_complete = False  # a CreateContainer may take effect late
         return is_resized and not failed
-
-    async def _carry_out(self, pod: Pod, plan: PodPlan, observed: RuntimePod) -> FailedStarts:
-        """Execute a plan; meanwhile show ends that the runtime has yet to tell."""
-        if not any(record.is_dead for record in observed.containers):
-            return await self._executor.execute(pod, plan, observed)
-        failed: FailedStarts = {}
-
-        async def execute() -> None:
-            failed.update(await self._executor.execute(pod, plan, observed))
-
-        await run_alongside(execute, (partial(self._show_ends, pod, plan, observed),), _STEP_ERRORS)
-        return failed
-
-    async def _show_ends(self, pod: Pod, plan: PodPlan, before: RuntimePod) -> None:
-        """Show the ends of instances as soon as they are told: a successor may start for long.
-
-        The successors themselves show in the next round, as after every start.
-        """
-        uid, known = pod_uid(pod), {record.id for record in before.containers}
-        dead = {record.id for record in before.containers if record.is_dead}
-        while dead:
-            await self._news()
-            now = self._services.observer.get(uid)
-            found = tuple(record for record in now.containers if record.id in known)
-            told = dead - {record.id for record in found if record.is_dead}
-            if told:
-                dead -= told
-                await self._publish(replace(now, containers=found), plan)
 
     def _reject(self, pod: Pod, error: PodRejectedError) -> TerminationRequest:
         """Return the request to end a pod that the node cannot run (rejectPod in kubelet.go)."""

@@ -112,7 +112,6 @@ class PodWorker(WorkerState):
             *(services, self._reporter, self._probes, self._turn, self._stopper, self._scope),
             *(self._allocation, self._certainty),
             publish=self._publish,
-            news=self._bell.wait_ring,
             on_actuated=self._ledger.note_actuated,
             progress=self._standing.progress,
         )
@@ -430,15 +429,14 @@ class PodWorker(WorkerState):
             await self._bell.wait_ring()
 
     async def _publish(self, observed: RuntimePod, plan: PodPlan | None = None) -> None:
-        told = observed.as_told()
         await self._reporter.publish(
             self.pod,
             observed,
             stage=self.stage,
             request=self._request,
             waiting=plan.waiting if plan is not None else None,
-            started=self._probes.started(told),
-            ready=self._probes.ready(told),
+            started=self._probes.started(observed),
+            ready=self._probes.ready(observed),
         )
         status = self._reporter.status
         self._probes.update(self.pod, observed, (status and status.podIP) or "")

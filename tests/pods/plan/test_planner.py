@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import datetime
-from dataclasses import replace
 
 import pytest
 from lightkube.models.core_v1 import Container, Pod
 
 from kubelet_trio.model import ContainerState
-from kubelet_trio.pods.types import Hold, PodResize, WaitingReason
+from kubelet_trio.pods.types import Hold, WaitingReason
 from tests.pods.make import (
     CREATED,
     EXITED,
@@ -323,52 +322,3 @@ def test_what_is_known_to_have_ended_does_not_matter_while_there_is_a_record() -
         pod(policy="OnFailure"), runtime(record("web", EXITED, code=1)), now=1e6, ended={"web": 0}
     )
     assert started(made) == [("web", 1)]
-
-
-@pytest.mark.parametrize(
-    ("policy", "of", "expected"),
-    [
-        ("Always", container("web"), RESTARTS),
-        ("Never", container("web", "Always"), RESTARTS),
-        ("OnFailure", container("web"), ENDS),
-        ("Never", container("web"), ENDS),
-        ("Always", container("web", "OnFailure"), ENDS),
-        ("Always", container("web", "Always", [("In", [42])]), ENDS),
-    ],
-)
-def test_a_container_without_a_process_is_replaced_at_once_if_it_does_not_matter_how_it_ended(
-    policy: str, of: Container, expected: bool
-) -> None:
-    dead = replace(record("web", RUNNING, attempt=3), is_dead=True)
-    made = planned(pod(of, policy=policy), runtime(dead))
-    assert started(made) == ([("web", 4)] if expected else [])
-    # The runtime still has to say how it ended: that decides on the pod's phase.
-    assert (made.finished, made.stop_containers, made.remove_containers) == (False, (), ())
-
-
-def test_a_successor_of_a_container_without_a_process_counts_for_its_back_off() -> None:
-    dead = replace(record("web", RUNNING), is_dead=True)
-    (start,) = planned(pod("web"), runtime(dead), now=5000.0).start
-    assert start.back_off is not None
-    key, entry = start.back_off
-    assert (entry.delay, entry.updated) == (10.0, 5000.0)
-    again = replace(record("web", RUNNING, attempt=1), is_dead=True)
-    assert not planned(pod("web"), runtime(again), now=5001.0, crash={key: entry}).start
-
-
-def test_a_container_without_a_process_is_left_alone_once_it_has_a_successor() -> None:
-    dead = replace(record("web", RUNNING), is_dead=True)
-    made = planned(pod("web"), runtime(record("web", RUNNING, attempt=1), dead))
-    assert made.is_noop
-
-
-def test_a_container_without_a_process_of_a_pod_being_deleted_has_no_successor() -> None:
-    dead = replace(record("web", RUNNING), is_dead=True)
-    deleted = pod("web", deleted=datetime.datetime.now(datetime.UTC))
-    assert planned(deleted, runtime(dead)).start == ()
-
-
-def test_a_successor_waits_for_a_resize_in_progress() -> None:
-    dead = replace(record("web", RUNNING), is_dead=True)
-    assert planned(pod("web"), runtime(dead)).start
-    assert not planned(pod("web"), runtime(dead), resize=PodResize()).start
