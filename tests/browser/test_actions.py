@@ -281,8 +281,9 @@ def test_a_terminal_runs_commands_and_tells_how_they_end(node: Node, page: Page)
     page.call("Page.bringToFront")
     type_text(page, "clear; stty size\n")
     page.wait(f"({LINES}.innerText.match(/^\\d+ \\d+$/m) ?? ['{first}'])[0] !== '{first}'")
-    # Ctrl-C ends what runs, and not the shell.
-    type_text(page, "sleep 1000\n")
+    # Ctrl-C ends what runs, and not the shell, once it runs: while the shell edits, it is a key.
+    type_text(page, "echo runs-$((1+1)); sleep 1000\n")
+    page.wait(f"/^runs-2$/m.test({LINES}.innerText)")
     ctrl(page, "c")
     type_text(page, "echo still-$((1+1))\n")
     page.wait(f"/^still-2$/m.test({LINES}.innerText)")

@@ -230,12 +230,16 @@ class ClaimControllers:
     # Extended resources (KEP-5004)
 
     def _extended(self, pod: Json) -> str | None:
-        """Return the claim of a pod's extended resources, made if need be; None: it has none."""
+        """Return the claim of a pod's extended resources, made if need be; None: it has none.
+
+        Its pod names it before it is bound (PreBind), so none is made for a pod that is: a node
+        may have started that one without.
+        """
         if told := pod["status"].get("extendedResourceClaimStatus"):
             name: str = told["resourceClaimName"]
             return name
         asked = self._asked(pod)
-        if not asked or not self.allocates:
+        if not asked or not self.allocates or pod["spec"].get("nodeName"):
             return None
         requests = [
             {"name": one.request,

@@ -201,6 +201,9 @@ class PodWorker(WorkerState):
         self._standing.moved(self.phase, after)
         self._phase.value = after
         self._changed()
+        if event is PhaseEvent.TORN_DOWN:
+            # At once: whoever decides next would find the room, and not say where it came from.
+            self._reconsider(ResizeTrigger.POD_TERMINATED)
 
     def admit(self) -> None:
         """Let the pod run."""
@@ -419,7 +422,6 @@ class PodWorker(WorkerState):
     async def _publish_terminated(self) -> None:
         self._services.objects.release(self.uid)  # a terminated pod may be kept for long
         await self._publish(self._services.observer.get(self.uid))
-        self._reconsider(ResizeTrigger.POD_TERMINATED)
 
     async def _publish_changes(self) -> None:
         """Publish changes of a pod that waits or terminates, such as its readiness."""

@@ -191,14 +191,28 @@ def test_admin_access_takes_no_device_from_anybody(
     assert devices(kube, "more") == []
 
 
-def test_an_extended_resource_of_a_class_has_a_claim(
-    kube: FakeKube, controllers: ClaimControllers
-) -> None:
+def add_extended(kube: FakeKube, **spec: Any) -> None:
+    """Add a pod that asks for two devices of a class by a resource's name."""
     add(kube, "DeviceClass", device_class("big", extendedResourceName="example.com/gpu"))
-    whole = pod("web")
+    whole = pod("web", **spec)
     amounts = {"example.com/gpu": "2", "cpu": "1"}
     whole["spec"]["containers"][0]["resources"] = {"limits": amounts, "requests": amounts}
     add(kube, "Pod", whole)
+
+
+def test_no_claim_is_made_for_extended_resources_of_a_pod_that_is_bound(
+    kube: FakeKube, controllers: ClaimControllers
+) -> None:
+    add_extended(kube, nodeName=NODE)
+    settle(controllers, kube)
+    assert "extendedResourceClaimStatus" not in found(kube, "Pod", "web")["status"]
+    assert not kube.server.store.all("ResourceClaim")
+
+
+def test_an_extended_resource_of_a_class_has_a_claim(
+    kube: FakeKube, controllers: ClaimControllers
+) -> None:
+    add_extended(kube)
     settle(controllers, kube)
     told = found(kube, "Pod", "web")["status"]["extendedResourceClaimStatus"]
     assert told["requestMappings"] == [
