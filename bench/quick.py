@@ -126,8 +126,15 @@ def _take(budget: float) -> Run:
     try:
         return take(budget, lambda load: click.echo(f"bench --quick: {load}", err=True))
     except _BROKEN as exc:
-        told = str(exc).strip().splitlines()[:1] or [type(exc).__name__]
-        raise click.ClickException(f"the run broke off: {told[0]}") from exc
+        raise click.ClickException(f"the run broke off: {why(exc)}") from exc
+
+
+def why(broken: Exception) -> str:
+    """Return in one line what broke a run off."""
+    # The text of a call that failed begins with a line that says only that.
+    if isinstance(broken, grpc.RpcError) and isinstance(broken, grpc.Call):
+        return f"a call of the runtime failed: {broken.code().name}: {broken.details()}"
+    return next(iter(str(broken).strip().splitlines()), type(broken).__name__)
 
 
 def describe() -> Mapping[str, str]:

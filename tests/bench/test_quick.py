@@ -7,11 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import grpc
 import pytest
 
 from bench.install import link
 from bench.loads import to_floor
 from bench.pairs import _Taken
+from bench.quick import why
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,6 +33,25 @@ def test_a_baseline_of_one_run_is_refused_before_anything_runs() -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2
     assert "--runs: a tolerance is learned from two runs or more" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("broken", "told"),
+    [
+        (OSError(2, "No such file"), "[Errno 2] No such file"),
+        (RuntimeError("first\nsecond"), "first"),
+        (RuntimeError(), "RuntimeError"),
+    ],
+)
+def test_what_broke_a_run_off_is_told_in_one_line(broken: Exception, told: str) -> None:
+    assert why(broken) == told
+
+
+def test_a_call_that_broke_a_run_off_is_told_with_its_code(tmp_path: Path) -> None:
+    with grpc.insecure_channel(f"unix:{tmp_path}/nobody.sock") as channel:
+        with pytest.raises(grpc.RpcError) as broken:
+            channel.unary_unary("/runtime.v1.RuntimeService/Version")(b"", timeout=20)
+    assert why(broken.value).startswith("a call of the runtime failed: UNAVAILABLE: ")
 
 
 def test_both_sides_take_turns_in_beginning() -> None:
