@@ -174,6 +174,32 @@ def _tell_dropped(drop: DroppedPod, pod: Pod, events: EventSink) -> None:
     events.emit(pod_object_ref(pod), "Warning", "FailedValidation", drop.message)
 
 
+class _Merging:
+    """Merges the snapshots, which its owner replaces; tells once what others displace."""
+
+    def __init__(
+        self, order: Sequence[str], snapshots: Mapping[str, SourceSnapshot], events: EventSink
+    ) -> None:
+        self._order = order
+        self._snapshots = snapshots
+        self._events = events
+        self._dropped: frozenset[DroppedPod] = frozenset()
+        self._hidden: frozenset[ObjectKey] = frozenset()
+        self._holders: Mapping[NameInSource, str] = {}
+
+    def desired(self) -> Desired:
+        """Merge the snapshots as they are now."""
+        merged = merge(self._order, self._snapshots, self._holders)
+        self._holders = merged.holders(self._snapshots)
+        for drop in [d for d in merged.dropped if d not in self._dropped]:
+            _tell_dropped(drop, merged.dropped[drop], self._events)
+        self._dropped = frozenset(merged.dropped)
+        for key in merged.hidden - self._hidden:
+            log.warning("source.object_dropped", object=str(key), why="there is one before it")
+        self._hidden = merged.hidden
+        return merged.desired
+
+
 async def run_merge(
     sources: Sequence[Source],
     apply: Callable[[Desired], Awaitable[None]],
@@ -195,25 +221,14 @@ async def run_merge(
     if len(set(order)) < len(order):
         raise ValueError(f"two sources of one name: {order}")
     snapshots = {s.name: s.delivered for s in sources if s.delivered is not None}
-    dropped: frozenset[DroppedPod] = frozenset()
-    hidden: frozenset[ObjectKey] = frozenset()
-    holders: Mapping[NameInSource, str] = {}
-
+    merging = _Merging(order, snapshots, events)
     delivered = Bell()
     applied = trio.Event()  # once what is delivered now has been applied
 
     async def publish() -> None:
-        nonlocal dropped, hidden, holders, applied
+        nonlocal applied
         done, applied = applied, trio.Event()
-        merged = merge(order, snapshots, holders)
-        holders = merged.holders(snapshots)
-        for drop in [d for d in merged.dropped if d not in dropped]:
-            _tell_dropped(drop, merged.dropped[drop], events)
-        dropped = frozenset(merged.dropped)
-        for key in merged.hidden - hidden:
-            log.warning("source.object_dropped", object=str(key), why="there is one before it")
-        hidden = merged.hidden
-        await apply(merged.desired)
+        await apply(merging.desired())
         on_applied()
         done.set()
 
