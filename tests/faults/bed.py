@@ -83,7 +83,15 @@ class Marked:
         return Counter(self.shells().values()) == Counter(wanted.items())
 
     def pid_of(self, name: str) -> int:
-        (pid,) = (pid for pid, (pod, _) in self.shells().items() if pod == name)
+        """Return the first process of a pod: runc's own becomes it after the container's start."""
+        found: list[int] = []
+
+        def is_there() -> bool:
+            found[:] = [pid for pid, (pod, _) in self.shells().items() if pod == name]
+            return bool(found)
+
+        eventually(is_there, what=f"a process of {name}")
+        (pid,) = found
         return pid
 
     def kill_all(self) -> None:
