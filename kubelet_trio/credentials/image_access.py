@@ -153,7 +153,6 @@ class ImageAccess:
         except OSError as exc:
             log.error("credentials.records_unreadable", error=str(exc))
             return
-        names = {file_name(ref) for ref in present}
         async with self._lock:
             # Records have whole seconds: one that was written in this second must stay.
             gone = [
@@ -161,7 +160,9 @@ class ImageAccess:
                 for ref, record in known.records.items()
                 if ref not in present and updated_at(record) < int(before)
             ]
-            unreadable = known.unreadable - names
+            unreadable = set(known.unreadable)
+            if unreadable:  # a digest each, and there may be thousands of images
+                unreadable -= {file_name(ref) for ref in present}
             if not gone and not unreadable:
                 return
             for ref in gone:

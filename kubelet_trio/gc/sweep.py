@@ -99,18 +99,26 @@ class ContainerCollector:
         """
         async with self._turn:
             observed = self._pods.observed()
+            ended = {pod.uid for pod in observed if self._pods.has_ended(pod.uid)}
             problems: list[str] = []
-            containers = containers_to_remove(
+            # In threads: a node may have thousands of dead containers.
+            decide = partial(
+                containers_to_remove,
                 observed,
                 self._policy,
                 self._clock.time(),
-                self._pods.has_ended,
+                ended.__contains__,
                 all_unused=all_unused,
             )
+            containers = await self._offload(decide)
             removed = await self._remove_containers(observed, containers, problems)
+
+            def look_again() -> tuple[list[RuntimePod], list[SandboxRecord]]:
+                left = [_without(pod, removed) for pod in observed]
+                return left, sandboxes_to_remove(left, ended.__contains__, all_unused=all_unused)
+
             # After the containers: a sandbox without containers goes in the same round.
-            left = [_without(pod, removed) for pod in observed]
-            sandboxes = sandboxes_to_remove(left, self._pods.has_ended, all_unused=all_unused)
+            left, sandboxes = await self._offload(look_again)
             count = len(removed) + await self._remove_sandboxes(sandboxes, problems)
             if count:
                 self._relist_soon()

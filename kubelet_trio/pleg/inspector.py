@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import TypeAlias, TypeVar
 
 import trio
 
 from kubelet_trio.containers import PodIdentity, pod_identity
 from kubelet_trio.cri import Listing, Runtime, RuntimeCallError, RuntimeObjectNotFoundError, v1
-from kubelet_trio.model import ContainerId, Meter, PodUid, RuntimePod, SandboxId, Turnstile
+from kubelet_trio.model import ContainerId, Meter, PodUid, RuntimePod, SandboxId
+from kubelet_trio.pleg.slots import CallSlot, CallSlots
 from kubelet_trio.pleg.state import PlegState
 from kubelet_trio.pleg.table import PodListing, Queries, is_final, lacks_status
 
@@ -18,9 +20,6 @@ Entry = TypeVar("Entry", "v1.PodSandbox", "v1.Container")
 
 # Returns whether an object with these annotations belongs to this agent.
 Owns: TypeAlias = Callable[[Mapping[str, str]], bool]
-
-CALLS_AT_ONCE = 16
-SLOT_TIMEOUT = 1.0  # s
 
 
 class Inspector:
@@ -45,9 +44,7 @@ class Inspector:
         self._state = state
         self._is_guarded = is_guarded
         self._owns = owns
-        self._slots = trio.CapacityLimiter(CALLS_AT_ONCE)
-        # A pod may have hundreds of containers; and who waits in vain gives up when others do.
-        self._turnstile = Turnstile()
+        self._slots = CallSlots()
 
     async def refresh(
         self,
@@ -135,19 +132,15 @@ class Inspector:
         An object that does not exist any more is no error; it is recorded as gone.
         """
         errors: list[RuntimeCallError] = []
-        if len(queries.sandboxes) + len(queries.containers) == 1:  # most: no task for it
-            for sandbox_id in queries.sandboxes:
-                await self._ask_sandbox(sandbox_id, errors)
-            for container_id in queries.containers:
-                await self._ask_container(container_id, errors)
+        asks = [partial(self._ask_sandbox, key, errors) for key in sorted(queries.sandboxes)]
+        asks += [partial(self._ask_container, key, errors) for key in sorted(queries.containers)]
+        if len(asks) == 1:  # most: no task for it
+            await asks[0](await self._slots.take())
             return errors
         async with trio.open_nursery() as calls:
-            for sandbox_id in sorted(queries.sandboxes):
-                await self._turnstile.enter()
-                calls.start_soon(self._ask_sandbox, sandbox_id, errors)
-            for container_id in sorted(queries.containers):
-                await self._turnstile.enter()
-                calls.start_soon(self._ask_container, container_id, errors)
+            for ask in asks:
+                # A pod may have hundreds of containers, so a task begins once it has its slot.
+                calls.start_soon(ask, await self._slots.take())
         return errors
 
     async def ask_container(self, container_id: ContainerId) -> None:
@@ -163,8 +156,10 @@ class Inspector:
                 raise _wrong_id("ContainerStatus", container_id, status.id)
             state.learn_container(status, pid if verbose else None, ticket)
 
-    async def _ask_sandbox(self, sandbox_id: SandboxId, errors: list[RuntimeCallError]) -> None:
-        async with _CallSlot(self._slots, self._turnstile):
+    async def _ask_sandbox(
+        self, sandbox_id: SandboxId, errors: list[RuntimeCallError], slot: CallSlot
+    ) -> None:
+        with slot:
             ticket = self._state.ticket()
             try:
                 status = await self._runtime.pod_sandbox_status(sandbox_id)
@@ -179,9 +174,9 @@ class Inspector:
                 self._state.learn_sandbox(status, ticket)
 
     async def _ask_container(
-        self, container_id: ContainerId, errors: list[RuntimeCallError]
+        self, container_id: ContainerId, errors: list[RuntimeCallError], slot: CallSlot
     ) -> None:
-        async with _CallSlot(self._slots, self._turnstile):
+        with slot:
             try:
                 await self.ask_container(container_id)
             except RuntimeCallError as exc:
@@ -199,37 +194,6 @@ def _identities(
     for entry in itertools.chain[v1.PodSandbox | v1.Container](sandboxes, containers):
         if identity := pod_identity(entry.labels):
             yield identity
-
-
-class _CallSlot:
-    """A slot among the calls in flight, which is waited for a moment only.
-
-    The limit keeps a first relist from sending all queries at once. Calls that hang must not block
-    the others, so a call is made without a slot after `SLOT_TIMEOUT` seconds.
-    """
-
-    def __init__(self, slots: trio.CapacityLimiter, turnstile: Turnstile) -> None:
-        self._slots, self._turnstile = slots, turnstile
-        self._held = False
-
-    async def __aenter__(self) -> None:
-        try:
-            self._slots.acquire_on_behalf_of_nowait(self)
-        except trio.WouldBlock:
-            await self._wait()
-        else:
-            self._held = True
-
-    async def _wait(self) -> None:
-        with trio.move_on_after(SLOT_TIMEOUT):
-            await self._slots.acquire_on_behalf_of(self)
-            self._held = True
-            return
-        await self._turnstile.enter()
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        if self._held:
-            self._slots.release_on_behalf_of(self)
 
 
 def observe_query(meter: Meter | None, began: float) -> None:

@@ -91,6 +91,35 @@ async def test_a_hundred_hanging_pods_do_not_hold_up_another(autojump_clock: obj
         assert node.state(container_id) is EXITED
 
 
+class LongestTurn(trio.abc.Instrument):
+    """Counts the tasks that go on in one turn of the loop."""
+
+    def __init__(self) -> None:
+        self.steps = self._steps = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._steps += 1
+        self.steps = max(self.steps, self._steps)
+
+    def before_io_wait(self, timeout: float) -> None:
+        self._steps = 0
+
+
+async def test_questions_that_wait_in_vain_do_not_give_up_in_one_turn(
+    autojump_clock: object,
+) -> None:
+    runtime, turn = FakeRuntime(), LongestTurn()
+    await run_pod(runtime, images=("run",) * 300)
+    runtime.faults.add(FaultKind.HANG, "ContainerStatus", times=None)
+    trio.lowlevel.add_instrument(turn)
+    async with watched(runtime):
+        await trio.sleep(5)
+        asked = len(runtime.calls_of("ContainerStatus"))
+        trio.lowlevel.remove_instrument(turn)
+    assert asked == 300
+    assert turn.steps <= 40, turn.steps
+
+
 async def test_a_failed_status_keeps_the_record_and_is_asked_again_soon(
     autojump_clock: object,
 ) -> None:
