@@ -224,7 +224,8 @@ def _encode(note: Note, variables: Variables) -> bytes:
     if kind is Kind.PLAN:
         return encode_plan(content)
     if kind is Kind.CALL:
-        return encode_call(*content, variables)
+        number, request = content
+        return encode_call(number, request, variables)
     if kind is Kind.READ or kind is Kind.ANSWER:
         return encode_answer(content[0])
     if kind is Kind.REQUEST:
