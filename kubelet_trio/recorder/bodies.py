@@ -45,19 +45,17 @@ class Variables:
 
     def __init__(self) -> None:
         self._key = urandom(32)
-        self._names: set[str] = set()
+        self.names: set[str] = set()  # of those that plugins have given
 
     def given(self, values: Mapping[str, str]) -> dict[str, str]:
         """Return what stands for the values that a plugin gives; their names are known then."""
-        self._names.update(values)
+        self.names.update(values)
         return {
             name: self._mark(name, value.encode(*_AS_IN_CONFIGS)) for name, value in values.items()
         }
 
-    def mark(self, name: str, value: str) -> str | None:
-        """Return what stands for a value of a config, both in base64; None: no plugin gives it."""
-        if name not in self._names:
-            return None
+    def mark(self, name: str, value: str) -> str:
+        """Return what stands for a value of a config, both in base64."""
         return b64encode(self._mark(name, b64decode(value)).encode()).decode()
 
     def _mark(self, name: str, value: bytes) -> str:
@@ -162,7 +160,7 @@ def encode_call(number: int, request: Mapping[str, Any], variables: Variables) -
     found = _builtins(request)
     config = found.get("config")
     if isinstance(config, dict) and "envs" in config:
-        mask_container_config(config, variables.mark)
+        mask_container_config(config, variables.names, variables.mark)
     elif isinstance(config, dict):
         mask_sandbox_config(config)
     return mask_bytes(_encode({"call": number, "request": found}))

@@ -33,7 +33,7 @@ Objects come as `msgspec.to_builtins` makes them, are changed in place, and retu
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -292,8 +292,8 @@ def mask_record(record: Any) -> Any:
     return mask_messages(record)
 
 
-def _no_mark(name: str, value: str) -> None:
-    return None
+def _no_mark(name: str, value: str) -> str:
+    return _LEFT_OUT_BASE64
 
 
 def mask_sandbox_config(config: Any) -> Any:
@@ -302,15 +302,18 @@ def mask_sandbox_config(config: Any) -> Any:
     return config
 
 
-def mask_container_config(config: Any, marks: Callable[[str, str], str | None] = _no_mark) -> Any:
+def mask_container_config(
+    config: Any, marked: Collection[str] = (), mark: Callable[[str, str], str] = _no_mark
+) -> Any:
     """Mask a ContainerConfig.
 
-    `marks` returns what stands for the value of a variable, given its name and the value in base64;
-    None: nothing does.
+    `mark` returns what stands for the value of a variable whose name is in `marked`, given the name
+    and the value in base64.
     """
     mask_annotations(config.get("annotations"))
     for variable in config.get("envs") or ():
-        variable["value"] = marks(variable["key"], variable["value"]) or _LEFT_OUT_BASE64
+        name = variable["key"]
+        variable["value"] = mark(name, variable["value"]) if name in marked else _LEFT_OUT_BASE64
     config["command"] = [LEFT_OUT] * bool(config.get("command"))
     config["args"] = [LEFT_OUT] * bool(config.get("args"))
     return config
