@@ -42,6 +42,7 @@ from kubelet_trio.managers.types import (
 )
 
 if TYPE_CHECKING:
+    from kubelet_trio.managers.asking import NOBODY, Asker, asking_for, current_asker
     from kubelet_trio.managers.claims import (
         ApiSlices,
         Claim,
@@ -112,6 +113,10 @@ if TYPE_CHECKING:
 
 # Loaded when they are first used.
 _DEFERRED = {
+    "Asker": "asking",
+    "NOBODY": "asking",
+    "asking_for": "asking",
+    "current_asker": "asking",
     "AllocateAnswer": "devices.answers",
     "Device": "devices.types",
     "DevicePluginCalls": "devices.calls",
@@ -173,10 +178,12 @@ _DEFERRED = {
 
 __all__ = [
     "ANYWHERE",
+    "NOBODY",
     "NOTHING",
     "NO_SHARE",
     "AllocateAnswer",
     "ApiSlices",
+    "Asker",
     "CheckpointError",
     "CheckpointKeeper",
     "Claim",
@@ -234,8 +241,10 @@ __all__ = [
     "TopologyError",
     "TopologyOptions",
     "allocated_devices",
+    "asking_for",
     "claim_documents",
     "claim_uses",
+    "current_asker",
     "decode_claims",
     "draw_machine",
     "encode_checkpoint",

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from kubelet_trio.managers import NOBODY, Asker, current_asker
 from kubelet_trio.recorder.bodies import Failure
 from kubelet_trio.recorder.format import Kind
 from kubelet_trio.recorder.recorder import Recorder
@@ -19,18 +20,22 @@ _CANCELLED = Failure("Cancelled", "the caller was cancelled")
 class Ask:
     """The content of an ASKED: the question if `request` is there, else the answer.
 
-    `answer` makes what is told of a success; it is called in a thread.
+    `answer` makes what is told of a success; it is called in a thread. `asker` is for whom it is
+    asked.
     """
 
     number: int
     request: Mapping[str, Any] | None = None
     answer: Callable[[], Any] = lambda: None
     failure: Failure | None = None
+    asker: Asker = NOBODY
 
     def fields(self) -> dict[str, Any]:
         """Return the body of the entry."""
         if self.request is not None:
-            return {"call": self.number, "request": self.request}
+            told = {"pod": self.asker.uid, "container": self.asker.container}
+            who = {name: each for name, each in told.items() if each}
+            return {"call": self.number, "request": self.request, **who}
         if self.failure is not None:
             return {"call": self.number, **self.failure.fields()}
         return {"call": self.number, "ok": self.answer()}
@@ -61,7 +66,7 @@ class AskNotes:
             tell: returns what is told of the answer; called in a thread.
         """
         number = next(self._numbers)
-        self._note(Kind.ASKED, key, Ask(number, request))
+        self._note(Kind.ASKED, key, Ask(number, request, asker=current_asker()))
         ended = Ask(number, failure=_CANCELLED)
         try:
             found = await call

@@ -6,16 +6,19 @@ replaced, not modified. So the event loop only keeps a reference.
 
 from __future__ import annotations
 
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from os import urandom
 from typing import Any
 
 import msgspec
 
 from kubelet_trio.cri import ImagePullError, RuntimeCallError
+from kubelet_trio.model import blake2b
 from kubelet_trio.pods import PodPlan
 from kubelet_trio.recorder.masks import (
+    LEFT_OUT,
     Mask,
     mask_bytes,
     mask_container_config,
@@ -29,13 +32,35 @@ from kubelet_trio.recorder.masks import (
 )
 
 _encode = msgspec.json.Encoder().encode
+_DIGEST = 4  # bytes
+_AS_IN_CONFIGS = "utf-8", "surrogateescape"
 
-# A CRI request by its fields; the names of those that are masked.
-_REQUEST_MASKS: Mapping[str, Mask] = {
-    "config": lambda config: (
-        mask_container_config(config) if "envs" in config else mask_sandbox_config(config)
-    )
-}
+
+class Variables:
+    """Stands for the values of variables that device plugins give: digests with a key of its own.
+
+    The key is never written, so that nobody can try values out. What is written shows only whether
+    a variable had the same value in two entries of one agent. Only the writer's thread uses it.
+    """
+
+    def __init__(self) -> None:
+        self._key = urandom(32)
+        self.names: set[str] = set()  # of those that plugins have given
+
+    def given(self, values: Mapping[str, str]) -> dict[str, str]:
+        """Return what stands for the values that a plugin gives; their names are known then."""
+        self.names.update(values)
+        return {
+            name: self._mark(name, value.encode(*_AS_IN_CONFIGS)) for name, value in values.items()
+        }
+
+    def mark(self, name: str, value: str) -> str:
+        """Return what stands for a value of a config, both in base64."""
+        return b64encode(self._mark(name, b64decode(value)).encode()).decode()
+
+    def _mark(self, name: str, value: bytes) -> str:
+        told = b"%b=%b" % (name.encode(), value)
+        return f"{LEFT_OUT} {blake2b(told, key=self._key, digest_size=_DIGEST).hexdigest()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +132,7 @@ def encode_request(content: Mapping[str, Any]) -> bytes:
     return mask_bytes(_encode(found))
 
 
-def encode_checkpoint(content: bytes) -> bytes:
+def encode_checkpoint(content: bytes, variables: Variables) -> bytes:
     """Return the checkpoint of a manager; what device plugins have answered is told as in ASKED.
 
     Raises ValueError.
@@ -119,23 +144,25 @@ def encode_checkpoint(content: bytes) -> bytes:
     if not isinstance(data, dict):
         return mask_bytes(_encode(found))
     for entry in data.get("PodDeviceEntries") or ():
-        entry["AllocResp"] = _answered(entry.get("AllocResp"))
+        entry["AllocResp"] = _answered(entry.get("AllocResp"), variables)
     return mask_bytes(_encode(found))
 
 
-def _answered(response: str | None) -> Any:
+def _answered(response: str | None, variables: Variables) -> Any:
     # Here: few nodes have plugins.
     from kubelet_trio.recorder.devices import masked_answer
 
-    return masked_answer(b64decode(response)) if response else None
+    return masked_answer(b64decode(response), variables) if response else None
 
 
-def encode_call(number: int, request: Mapping[str, Any]) -> bytes:
+def encode_call(number: int, request: Mapping[str, Any], variables: Variables) -> bytes:
     """Return the body of a CALL."""
     found = _builtins(request)
-    for name, mask in _REQUEST_MASKS.items():
-        if isinstance(found.get(name), dict):
-            found[name] = mask(found[name])
+    config = found.get("config")
+    if isinstance(config, dict) and "envs" in config:
+        mask_container_config(config, variables.names, variables.mark)
+    elif isinstance(config, dict):
+        mask_sandbox_config(config)
     return mask_bytes(_encode({"call": number, "request": found}))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -17,8 +18,9 @@ from kubelet_trio.managers import (
     read_answer,
 )
 from kubelet_trio.recorder.asked import AskNotes
+from kubelet_trio.recorder.bodies import Variables
 from kubelet_trio.recorder.format import Kind
-from kubelet_trio.recorder.masks import LEFT_OUT, mask_annotations
+from kubelet_trio.recorder.masks import mask_annotations
 from kubelet_trio.recorder.offers import Offer
 from kubelet_trio.recorder.recorder import Recorder
 
@@ -57,6 +59,7 @@ class _RecordedPlugin:
         self._resource = resource
         self._key = key
         self._note = recorder.note
+        self._variables = recorder.variables
         self._asks = asks
 
     async def options(self) -> PluginOptions:
@@ -89,8 +92,8 @@ class _RecordedPlugin:
         """Return the plugin's answer for these devices. Raises `DevicePluginError`."""
         ids = list(ids)
         call = self._plugin.allocate(ids)
-        key = f"Allocate/{self._resource}"
-        return await self._asks.noted(key, {"ids": sorted(ids)}, call, _ERRORS, masked_answer)
+        key, tell = f"Allocate/{self._resource}", partial(masked_answer, variables=self._variables)
+        return await self._asks.noted(key, {"ids": sorted(ids)}, call, _ERRORS, tell)
 
     async def pre_start(self, ids: Iterable[str]) -> None:
         """Let the plugin prepare devices. Raises `DevicePluginError`."""
@@ -104,12 +107,12 @@ def _plain(device: Device) -> dict[str, Any]:
     return {"health": device.health, "nodes": list(device.nodes)}
 
 
-def masked_answer(response: bytes) -> dict[str, Any]:
-    """Return a plugin's answer without secrets: no value of the environment."""
+def masked_answer(response: bytes, variables: Variables) -> dict[str, Any]:
+    """Return a plugin's answer without secrets: of the environment no value, but its digest."""
     try:
         found: dict[str, Any] = msgspec.to_builtins(read_answer(response))
     except (ValueError, EOFError):
         return {}
-    found["envs"] = dict.fromkeys(found.get("envs") or (), LEFT_OUT)
+    found["envs"] = variables.given(found.get("envs") or {})
     mask_annotations(found.get("annotations"))
     return found

@@ -69,10 +69,13 @@ be secret are left out (`masks` has the table).
                                     that registers again has another number
              driver/name/0          what is known of a DRA driver: {"connected": bool, "devices":
                                     {"pool/device": {"health", "message"}}}; empty: it is gone
-    ASKED    method/resource        {"call": number, "request"} when a plugin is asked, and {"call",
-                                    "ok": answer} or {"call", "error", "text"} when it has answered:
-                                    `Allocate` (ContainerAllocateResponse, `cdi_devices` as names),
-                                    `GetPreferredAllocation`, `PreStartContainer`; of a driver's
+    ASKED    method/resource        {"call": number, "request", "pod": UID and "container": name for
+                                    which it is asked, if they are known} when a plugin is asked,
+                                    and {"call", "ok": answer} or {"call", "error", "text"} when it
+                                    has answered:
+                                    `Allocate` (ContainerAllocateResponse, `cdi_devices` as names,
+                                    values of `envs` as `masks` tells), `GetPreferredAllocation`,
+                                    `PreStartContainer`; of a driver's
                                     name: `NodePrepareResources`, `NodeUnprepareResources`, with
                                     claims as namespace/name; of namespace/name: `ResourceClaim`
     MARK     ""                     {"what": "saved" | "stopped"}: until now nothing else came: the

@@ -3,7 +3,10 @@
     Secret                      every value; the names of keys stay
     ConfigMap                   every value, likewise: nobody's decision depends on one
     env of a manifest           values of names that look like secrets
-    env of CreateContainer      every value: some come from Secrets, under any name
+    env of CreateContainer      every value: some come from Secrets, under any name. A keyed digest
+                                stands for those of variables that device plugins give
+    answers of device plugins   every value of the environment: a keyed digest stands for it; values
+                                of annotations of names that look like secrets
     command, args               of a manifest: values after flags and names that look like secrets;
                                 of CreateContainer: all, because `$(NAME)` has been expanded in them
     HTTP headers of probes      values of names that look like secrets, `Authorization`, `Cookie`
@@ -30,7 +33,7 @@ Objects come as `msgspec.to_builtins` makes them, are changed in place, and retu
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -289,17 +292,28 @@ def mask_record(record: Any) -> Any:
     return mask_messages(record)
 
 
+def _no_mark(name: str, value: str) -> str:
+    return _LEFT_OUT_BASE64
+
+
 def mask_sandbox_config(config: Any) -> Any:
     """Mask a PodSandboxConfig."""
     mask_annotations(config.get("annotations"))
     return config
 
 
-def mask_container_config(config: Any) -> Any:
-    """Mask a ContainerConfig."""
+def mask_container_config(
+    config: Any, marked: Collection[str] = (), mark: Callable[[str, str], str] = _no_mark
+) -> Any:
+    """Mask a ContainerConfig.
+
+    `mark` returns what stands for the value of a variable whose name is in `marked`, given the name
+    and the value in base64.
+    """
     mask_annotations(config.get("annotations"))
     for variable in config.get("envs") or ():
-        variable["value"] = _LEFT_OUT_BASE64
+        name = variable["key"]
+        variable["value"] = mark(name, variable["value"]) if name in marked else _LEFT_OUT_BASE64
     config["command"] = [LEFT_OUT] * bool(config.get("command"))
     config["args"] = [LEFT_OUT] * bool(config.get("args"))
     return config

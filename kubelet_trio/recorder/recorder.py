@@ -17,7 +17,7 @@ from typing import Any
 import trio
 
 from kubelet_trio.model import Bell, Offload, WallClock, get_logger
-from kubelet_trio.recorder.bodies import encode_json, encode_record
+from kubelet_trio.recorder.bodies import Variables, encode_json, encode_record
 from kubelet_trio.recorder.format import Entry, Kind, encode_entry
 from kubelet_trio.recorder.ring import Ring
 from kubelet_trio.recorder.tape import Note, Tape
@@ -64,7 +64,9 @@ class Recorder:
             clock: the wall clock.
             offload: runs the writer in threads, which are left when they hang.
         """
-        self._writer = Writer(Ring(root_dir / DIRECTORY, recording.limit), recording)
+        self.variables = Variables()  # for the writer's thread
+        ring = Ring(root_dir / DIRECTORY, recording.limit)
+        self._writer = Writer(ring, recording, self.variables)
         self._clock = clock
         self._offload = offload
         # The writer's thread takes from the left: nothing is lost with a call that is cancelled.
@@ -165,12 +167,12 @@ class Recorder:
 class Writer:
     """The part of a recorder that runs in threads, one call at a time."""
 
-    def __init__(self, ring: Ring, recording: Recording) -> None:
-        """Take the ring that it alone writes."""
+    def __init__(self, ring: Ring, recording: Recording, variables: Variables) -> None:
+        """Take the ring that it alone writes, and what stands for the values of variables."""
         self._ring = ring
         self._recording = replace(recording, records=())
         self._first_records = recording.records  # until the first segment has begun
-        self._tape = Tape()
+        self._tape = Tape(variables)
         self._offset = 0.0  # of the wall clock to the monotonic one
         self._has_started = False
         self._unwritten = 0  # entries that the ring has taken, and not written yet

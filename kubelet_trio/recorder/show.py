@@ -81,6 +81,9 @@ def _words(kind: Kind, body: dict[str, Any]) -> str:
         return ""
     if kind is Kind.PLUGIN:
         return _offer_words(body)
+    if kind is Kind.ASKED and isinstance(body.get("request"), dict):
+        asker = {name: body[name] for name in ("pod", "container") if name in body}
+        return _call_words({**body, "request": {**body["request"], **asker}})
     return _call_words(body)
 
 

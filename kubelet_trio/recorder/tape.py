@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kubelet_trio.recorder.bodies import (
     Failure,
     Listed,
+    Variables,
     encode_answer,
     encode_call,
     encode_checkpoint,
@@ -52,7 +53,9 @@ FORGET = Forget()
 class Tape:
     """Makes frames of notes."""
 
-    def __init__(self) -> None:
+    def __init__(self, variables: Variables) -> None:
+        """`variables` stands for what plugins give."""
+        self._variables = variables
         self._last: dict[Kind, dict[str, bytes]] = {
             kind: {}
             for kind in (
@@ -82,7 +85,7 @@ class Tape:
             if note.kind is Kind.WANTED:
                 body, told = encode_pod(note.content)
             else:
-                body = told = _encode(note)
+                body = told = _encode(note, self._variables)
             if note.kind is Kind.READ and not isinstance(note.content[0], Failure):
                 self._unseen.see(note.key.partition(":")[2])
             if self._is_news(note, body, told):
@@ -210,7 +213,7 @@ class Tape:
             del reads[key]
 
 
-def _encode(note: Note) -> bytes:
+def _encode(note: Note, variables: Variables) -> bytes:
     kind, content = note.kind, note.content
     if content is None:
         return b""
@@ -221,13 +224,14 @@ def _encode(note: Note) -> bytes:
     if kind is Kind.PLAN:
         return encode_plan(content)
     if kind is Kind.CALL:
-        return encode_call(*content)
+        number, request = content
+        return encode_call(number, request, variables)
     if kind is Kind.READ or kind is Kind.ANSWER:
         return encode_answer(content[0])
     if kind is Kind.REQUEST:
         return encode_request(content)
     if kind is Kind.CHECKPOINT:
-        return encode_checkpoint(content())
+        return encode_checkpoint(content(), variables)
     if isinstance(content, Failure) or kind is Kind.ASKED:
         return encode_json(content.fields())
     return encode_json(content)

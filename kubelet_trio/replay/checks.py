@@ -78,6 +78,7 @@ class _Meta(msgspec.Struct):
 
 class _Env(msgspec.Struct):
     key: str
+    value: bytes = b""
 
 
 class _Path(msgspec.Struct):
@@ -94,6 +95,7 @@ class _Named(msgspec.Struct):
 class _Config(msgspec.Struct):
     metadata: _Meta | None = None
     labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
     envs: list[_Env] | None = None
     mounts: list[_Path] | None = None
     devices: list[_Path] | None = None

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -27,6 +28,7 @@ from kubelet_trio.managers import (
 from kubelet_trio.model import PodUid
 from kubelet_trio.recorder import Entry, Kind, read_body
 from kubelet_trio.replay.asked import AskFailedError, Asks
+from kubelet_trio.replay.grants import Grant
 from kubelet_trio.replay.journal import Journal
 from kubelet_trio.replay.plugin_checks import DEVICES_FILE, DeviceFile, DeviceOffer
 from kubelet_trio.replay.recorded import Life
@@ -172,12 +174,15 @@ def device_checkpoint(body: bytes) -> bytes:
     return encode_checkpoint(state, {name: ids or [] for name, ids in registered.items()})
 
 
-def allocated(life: Life, asks: Asks) -> Iterator[AllocateAnswer]:
+def allocated(life: Life, asks: Asks) -> Iterator[Grant]:
     """Yield what plugins have given to containers, before a life and in it."""
-    for found in asks.answers("Allocate"):
+    for request, found in asks.answers("Allocate"):
         if found is not None:
-            yield msgspec.convert(found, AllocateAnswer)
+            yield Grant(frozenset(request["ids"]), msgspec.convert(found, AllocateAnswer))
     for entry in (*life.snapshot, *life.news):
         if entry.kind is Kind.CHECKPOINT and entry.key == DEVICES_FILE:
             data = msgspec.json.decode(entry.body, type=DeviceFile).Data
-            yield from (h.AllocResp for h in data.PodDeviceEntries or () if h.AllocResp)
+            for held in data.PodDeviceEntries or ():
+                if held.AllocResp is not None:
+                    by_node = (held.DeviceIDs or {}).values()
+                    yield Grant(frozenset(chain(*(ids or () for ids in by_node))), held.AllocResp)

@@ -1,26 +1,45 @@
 """What plugins and drivers put into the config of a container, as words that are compared. Pure.
 
-Of variables and mounts only those count that a plugin's answer names: others depend on the machine.
-Values of variables are not recorded.
+Of variables, annotations and mounts only those count that a plugin's answer names: others depend
+on the machine. The value of a variable is not recorded: a digest stands for it in an answer and in
+the configs, and the replayed agent passes on that of the answer. Older recordings have none: there
+only the names are compared.
 """
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from kubelet_trio.cri import v1
 from kubelet_trio.managers import AllocateAnswer
+
+_UNTOLD = "*left out*"  # an older recording: nothing stands for the value
+_MOST = 4  # devices that are named
+
+
+class Grant(NamedTuple):
+    """What a plugin has given with devices."""
+
+    ids: frozenset[str]
+    answer: AllocateAnswer
 
 
 class Grants:
     """What plugins have given to any container of a life."""
 
-    def __init__(self, answers: Iterable[AllocateAnswer]) -> None:
-        answers = list(answers)
-        self._names = {name for answer in answers for name in answer.envs}
+    def __init__(self, grants: Iterable[Grant]) -> None:
+        grants = list(grants)
+        answers = [each.answer for each in grants]
         self._paths = {m.container_path for answer in answers for m in answer.mounts}
         self._files = {d.container_path for answer in answers for d in answer.devices}
+        self._notes = {name for answer in answers for name in answer.annotations}
+        # The devices with which each value was given, by variable.
+        self._values: dict[str, dict[str, set[str]]] = {}
+        for ids, answer in grants:
+            for name, value in answer.envs.items():
+                self._values.setdefault(name, {}).setdefault(value, set()).update(ids)
 
     def words(self, config: Mapping[str, Any]) -> Iterator[str]:
         """Yield what the config of a container, as `granted_fields` has it, has of it."""
@@ -33,9 +52,24 @@ class Grants:
             if _path(mount) in self._paths:
                 access = "read only" if mount.get("readonly") else "writable"
                 yield f"mount {_path(mount)} ({mount['host_path']}, {access})"
-        names = {each["key"] for each in config.get("envs") or ()}
-        if granted := sorted(names & self._names):
-            yield f"variables {' '.join(granted)}"
+        for name, text in sorted((config.get("annotations") or {}).items()):
+            if name in self._notes:
+                yield f"annotation {name}={text}"
+        variables = {each["key"]: each.get("value") or "" for each in config.get("envs") or ()}
+        if granted := sorted(variables.keys() & self._values.keys()):
+            words = (self._variable(name, variables[name]) for name in granted)
+            yield f"variables {' '.join(words)}"
+
+    def _variable(self, name: str, encoded: str) -> str:
+        values = self._values[name]
+        if _UNTOLD in values:
+            return name
+        value = b64decode(encoded).decode(errors="replace")
+        if value not in values:
+            return f"{name} (not from a plugin)"
+        ids = sorted(values[value])
+        devices = ", ".join([*ids[:_MOST], *(["..."] if len(ids) > _MOST else [])])
+        return f"{name} (as for {devices}: {value.removeprefix(_UNTOLD).strip()})"
 
 
 def granted_fields(config: v1.ContainerConfig) -> dict[str, Any]:
@@ -58,7 +92,10 @@ def granted_fields(config: v1.ContainerConfig) -> dict[str, Any]:
             }
             for each in config.mounts
         ],
-        "envs": [{"key": each.key} for each in config.envs],
+        "annotations": dict(config.annotations),
+        "envs": [
+            {"key": each.key, "value": b64encode(each.value).decode()} for each in config.envs
+        ],
     }
 
 

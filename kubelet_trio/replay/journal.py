@@ -43,6 +43,10 @@ class Journal:
         """Take no more: what an agent does that is ended here is no decision."""
         self._is_open = False
 
+    def name(self, uid: str) -> str:
+        """Return the name of a pod, its UID if that is not known."""
+        return self.names.get(uid, uid)
+
     def note(self, uid: str, kind: str, text: str) -> None:
         """Add a decision that is made now."""
         name = self.names.get(uid, "")
@@ -56,7 +60,7 @@ class Journal:
         """Note a divergence from what was decided at a virtual time; only the first counts."""
         earlier = [each for each in self.suspected.values() if each[1] == uid and each[0] <= at]
         at, uid, recorded, decided = min([*earlier, (at, uid, recorded, decided)])
-        name = self.names.get(uid, uid)
+        name = self.name(uid)
         is_other = bool(self.pod) and name != self.pod
         if self.divergence is not None or is_other or not self._is_open:
             return

@@ -114,6 +114,21 @@ class Observed:
         answered = self.outages.answered(now)
         return answered if answered > last.at else -math.inf
 
+    def answered_later(self, versions: Versions, now: float) -> int | None:
+        """Return the reading that answers a question of now although it came later; None: none.
+
+        That is so where the runtime went away, or came back, without anybody else having seen it: a
+        question is recorded only when it has been answered.
+        """
+        index = bisect_right(versions.times, now)
+        if not 0 < index < len(versions.readings):
+            return None
+        last, following = versions.readings[index - 1 : index + 1]
+        if following.had_no_answer:
+            return index if self.outages.may_fail(now, following.at) else None
+        is_back = last.had_no_answer and following.at <= now + _ASKING
+        return index if is_back and self.outages.is_quiet(now, following.at) else None
+
     def failure(self, method: str, name: str, now: float, before: float) -> RuntimeCallError | None:
         """Return the error of a list at a time.
 

@@ -48,6 +48,15 @@ class Outages:
         index = bisect_left(self._begun, since)
         return self._begun[index] if index < len(self._begun) else math.inf
 
+    def may_fail(self, now: float, at: float) -> bool:
+        """Whether a call of now failed like the one that had no answer at a time."""
+        return at - _FAILS_FOR <= now and self.answered(at - _LATER) <= now
+
+    def is_quiet(self, now: float, until: float) -> bool:
+        """Whether no call was without an answer from now until a time."""
+        index = bisect_left(self._begun, now)
+        return index == len(self._begun) or self._begun[index] > until
+
     def at(self, now: float) -> RuntimeCallError | None:
         """Return the error of every call while the runtime was away."""
         return next((f.error for f in self._away if f.begins <= now < f.ends), None)

@@ -100,6 +100,8 @@ class Asked(msgspec.Struct):
 
     call: int
     request: Any = None
+    pod: str = ""
+    container: str = ""
     ok: Any = None
     error: str = ""
     text: str = ""
@@ -168,6 +170,10 @@ def check_asked(entry: Entry) -> None:
         _resource("key", name)
     asked, answered = _METHODS[method]
     body: Asked = converted(read_body(entry.body), Asked)
+    if body.pod:
+        needed("pod", body.pod, syntax.pod_uid)
+    if body.container:
+        needed("container", body.container, syntax.dns_label)
     if body.request is not None:
         converted(body.request, asked, "request")
     elif not body.error:

@@ -474,7 +474,11 @@ class ReplayRuntime(RuntimeReads):
             return None
         await self._wait(versions.times[0], self._subject(method))
         now = trio.current_time()
-        index = versions.at(now, max(touched, self._observed.recovered(versions, now)))
+        index = self._observed.answered_later(versions, now)
+        if index is not None:
+            await self._wait(versions.times[index], self._subject(method))
+        else:
+            index = versions.at(now, max(touched, self._observed.recovered(versions, now)))
         if index is None:
             return None
         reading = versions.readings[index]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import re
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -42,6 +44,7 @@ from lightkube.models.storage_v1 import StorageClass
 from kubelet_trio.cri import ImagePullError, v1
 from kubelet_trio.recorder.bodies import (
     Failure,
+    Variables,
     encode_answer,
     encode_call,
     encode_object,
@@ -236,11 +239,37 @@ def container_config() -> v1.ContainerConfig:
 
 def test_calls() -> None:
     config = container_config()
-    body = encode_call(1, {"pod_sandbox_id": "stays-id", "config": config})
+    body = encode_call(1, {"pod_sandbox_id": "stays-id", "config": config}, Variables())
     check(body, "stays-name", "STAYS", "stays-hash", "stays-id", "stays-h")
     assert config == container_config()
     sandbox = v1.PodSandboxConfig(annotations={LAST_APPLIED: S, "token": S, "a": "stays-a"})
-    check(encode_call(2, {"config": sandbox, "runtime_handler": "stays-handler"}), "stays-a")
+    request = {"config": sandbox, "runtime_handler": "stays-handler"}
+    check(encode_call(2, request, Variables()), "stays-a")
+
+
+def test_variables_that_plugins_give() -> None:
+    """A digest tells whether a variable has the value that a plugin has given; no other has one."""
+    variables = Variables()
+    given = {name: read_answer_mark(m) for name, m in variables.given({"GPU": S, "B": S}).items()}
+    assert len({*given.values()}) == 2  # the name counts
+    envs = [
+        *(v1.KeyValue(key="GPU", value=S.encode()), v1.KeyValue(key="B", value=b"other")),
+        v1.KeyValue(key="OWN", value=S.encode()),
+    ]
+    body = encode_call(1, {"config": replace(container_config(), envs=envs)}, variables)
+    check(body, "GPU")
+    told = msgspec.json.decode(body)["request"]["config"]["envs"]
+    values = {each["key"]: base64.b64decode(each["value"]).decode() for each in told}
+    assert read_answer_mark(values["GPU"]) == given["GPU"]
+    assert read_answer_mark(values["B"]) != given["B"]
+    assert values["OWN"] == LEFT_OUT
+    # Another agent has another key.
+    assert Variables().given({"GPU": S}) != variables.given({"GPU": S})
+
+
+def read_answer_mark(mark: str) -> str:
+    (digest,) = re.findall(rf"{re.escape(LEFT_OUT)} ([0-9a-f]{{8}})$", mark)
+    return str(digest)
 
 
 ANSWERS: dict[str, Any] = {

@@ -121,6 +121,23 @@ def test_lines_say_what_happened_and_when() -> None:
     assert all(len(line) < 300 for line in lines)
 
 
+def test_the_line_of_a_question_says_for_whom_it_is() -> None:
+    asked = {"call": 1, "request": {"ids": ["a"]}}
+    key, who = "Allocate/example.com/gpu", {"pod": "u1", "container": "main"}
+    lines = entry_lines(
+        [
+            entry(0, Kind.ASKED, key, **asked, **who),
+            entry(0, Kind.ASKED, key, **asked),
+            entry(0, Kind.ASKED, key, call=1, ok={"cdi_devices": ["x"]}),
+        ]
+    )
+    assert [line.rpartition("  ")[2] for line in lines] == [
+        "#1 ids=['a'], pod=u1, container=main",
+        "#1 ids=['a']",
+        "#1 cdi_devices=['x']",
+    ]
+
+
 def test_what_a_recording_spans() -> None:
     span = Span()
     assert list(span.count(RECORDING)) == RECORDING

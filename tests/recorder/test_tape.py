@@ -7,7 +7,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 
 from kubelet_trio.cri import v1
 from kubelet_trio.recorder import Entry, Kind, read_body, read_entries
-from kubelet_trio.recorder.bodies import Failure, Listed
+from kubelet_trio.recorder.bodies import Failure, Listed, Variables
 from kubelet_trio.recorder.format import MAGIC
 from kubelet_trio.recorder.tape import FORGET, Note, Tape
 
@@ -31,7 +31,7 @@ def container(id_: str, state: int = 0) -> v1.Container:
 
 
 def test_the_same_again_is_no_news() -> None:
-    tape = Tape()
+    tape = Tape(Variables())
     assert len(take(tape, Kind.WANTED, "file/a", pod("a"))) == 1
     assert take(tape, Kind.WANTED, "file/a", pod("a")) == []
     assert len(take(tape, Kind.WANTED, "file/a", pod("b"))) == 1
@@ -45,7 +45,7 @@ def test_the_same_again_is_no_news() -> None:
 
 
 def test_a_pod_that_comes_again_with_another_status_is_no_news() -> None:
-    tape = Tape()
+    tape = Tape(Variables())
 
     def sent(version: str, phase: str, label: str = "a") -> Pod:
         meta = ObjectMeta(name="web", resourceVersion=version, labels={"app": label})
@@ -63,7 +63,7 @@ def test_a_pod_that_comes_again_with_another_status_is_no_news() -> None:
 
 
 def test_the_time_of_an_answer_is_no_news() -> None:
-    tape = Tape()
+    tape = Tape(Variables())
 
     def usage(at: int, used: int) -> tuple[v1.ImageFsInfoResponse]:
         found = v1.FilesystemUsage(timestamp=at, used_bytes=v1.UInt64Value(value=used))
@@ -75,7 +75,7 @@ def test_the_time_of_an_answer_is_no_news() -> None:
 
 
 def test_a_list_has_what_is_new_changed_and_gone() -> None:
-    tape = Tape()
+    tape = Tape(Variables())
     first = Listed([container("a"), container("b")], [])
     (entry,) = take(tape, Kind.READ, "list_containers:", first)
     assert [found["id"] for found in read_body(entry.body)["ok"]["entries"]] == ["a", "b"]
@@ -92,7 +92,7 @@ def test_a_list_has_what_is_new_changed_and_gone() -> None:
 
 
 def test_a_list_that_failed_is_mended_by_one_without_news() -> None:
-    tape = Tape()
+    tape = Tape(Variables())
     failure = (Failure("RuntimeUnavailableError", "down"),)
     assert len(take(tape, Kind.READ, "list_containers:", failure)) == 1
     assert take(tape, Kind.READ, "list_containers:", failure) == []
@@ -103,7 +103,7 @@ def test_a_list_that_failed_is_mended_by_one_without_news() -> None:
 
 
 def test_what_is_gone_leaves_nothing_behind() -> None:
-    tape = Tape()
+    tape = Tape(Variables())
     take(tape, Kind.READ, "list_containers:", Listed([container("a")], []))
     take(tape, Kind.READ, "container_status:a", ({"status": v1.ContainerStatus(id="a")},))
     take(tape, Kind.READ, "exec_sync:a/1", ({"exit_code": 1},))
@@ -119,7 +119,7 @@ def test_what_is_gone_leaves_nothing_behind() -> None:
 
 
 def test_a_snapshot_that_does_not_fit_says_so() -> None:
-    tape = Tape()
+    tape = Tape(Variables())
     for number in range(20):
         take(tape, Kind.WANTED, f"file/{number}", pod(f"pod-{number}"))
     whole = state(tape)

@@ -152,6 +152,20 @@ def test_a_claim_that_is_not_given_back_any_more_is_found(
     found = replay_recording(claimed)
     assert found.divergence is not None
     assert found.divergence.recorded == f"NodeUnprepareResources {NAME}: default/web-gpu"
+    assert found.divergence.pod == "default/web"
+
+
+def test_a_claim_that_is_not_prepared_any_more_is_found(
+    claimed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nothing(*_given: Any) -> None:
+        await trio.lowlevel.checkpoint()
+
+    monkeypatch.setattr(manager.ResourceClaims, "_finish_prepare", nothing)
+    found = replay_recording(claimed)
+    assert found.divergence is not None
+    assert found.divergence.recorded == f"NodePrepareResources {NAME}: default/web-gpu"
+    assert found.divergence.pod == "default/web"
 
 
 @pytest.fixture
@@ -234,6 +248,7 @@ def test_a_node_that_allocates_another_device_is_found(
     assert found.divergence is not None
     assert found.divergence.recorded.startswith(f"allocate {NAME}/node/dev-0 to first-gpu")
     assert found.divergence.decided.startswith(f"allocate {NAME}/node/dev-1 to first-gpu")
+    assert found.divergence.pod.startswith("default/first")
 
 
 def test_a_recording_whose_beginning_was_overwritten(world: World) -> None:

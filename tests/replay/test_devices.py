@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from base64 import b64encode
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -16,8 +18,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kubelet_trio.agent import Agent
-from kubelet_trio.managers import DeviceOptions, ManagerSettings, load_managers
+from kubelet_trio.managers import DeviceOptions, ManagerSettings, asking_for, load_managers
+from kubelet_trio.managers.devices import provider
 from kubelet_trio.managers.devices.rules import DeviceRules as Rules
+from kubelet_trio.managers.node import devices as node_devices
 from kubelet_trio.model import open_watcher, pod_uid
 from kubelet_trio.recorder import (
     Entry,
@@ -34,7 +38,7 @@ from kubelet_trio.testing.devices import (
     DeviceRules,
     calls,
 )
-from tests.agent.node import Node
+from tests.agent.node import Node, make_pod
 from tests.agent.test_device_plugins import (
     GPU,
     allocatable,
@@ -64,6 +68,11 @@ def node(short_path: Path) -> Node:
 
 def told(found: Replay, kind: str, text: str) -> list[str]:
     return [d.text for d in found.decisions if d.kind == kind and text in d.text]
+
+
+def digestless(text: str) -> str:
+    """Return the text of a decision without the digests of variables, which are random."""
+    return re.sub(r": [0-9a-f]{8}\)", ")", text)
 
 
 @pytest.fixture
@@ -99,16 +108,21 @@ def test_pods_get_the_devices_that_they_got(served: Path) -> None:
     found = replay_recording(served)
     found.check()
     assert found.notes == ()
-    assert told(found, "call", "Allocate") == [f"Allocate {GPU}: a", f"Allocate {GPU}: b"]
-    assert told(found, "call", "GetPreferredAllocation")[0].endswith(": a, b, 1")
+    asked = [(d.pod, d.text) for d in found.decisions if d.text.startswith("Allocate")]
+    assert asked == [
+        ("default/model-node", f"Allocate {GPU} for container web: a"),
+        ("default/other-node", f"Allocate {GPU} for container web: b"),
+    ]
+    assert told(found, "call", "GetPreferredAllocation")[0].endswith("container web: a, b, 1")
     assert told(found, "call", "PreStartContainer")[:2] == [
-        f"PreStartContainer {GPU}: a",
-        f"PreStartContainer {GPU}: b",
+        f"PreStartContainer {GPU} for container web: a",
+        f"PreStartContainer {GPU} for container web: b",
     ]
     first = told(found, "call", "create container web, attempt 0")[0]
-    assert first.endswith(
+    assert digestless(first).endswith(
         "CDI device example.com/gpu=a, device /dev/gpu (/dev/zero rw), "
-        "mount /usr/lib/gpu (/opt/gpu, read only), variables GPUS MODE"
+        "mount /usr/lib/gpu (/opt/gpu, read only), annotation gpu=yes, "
+        "variables GPUS (as for a) MODE (as for a, b)"
     )
     assert told(found, "status", "web has unhealthy devices: a")
     # It dies, the container cannot start, and it comes back.
@@ -123,30 +137,140 @@ def test_pods_get_the_devices_that_they_got(served: Path) -> None:
 def test_no_value_of_a_variable_is_recorded(served: Path) -> None:
     entries = list(read_recording(served))
     answers = [e.body for e in entries if e.kind in (Kind.ASKED, Kind.CHECKPOINT)]
-    assert any(b'"GPUS":"*left out*"' in body for body in answers)
-    assert b'"plugin"' not in b"".join(answers)  # the value of MODE
+    assert any(b'"GPUS":"*left out* ' in body for body in answers)
+    bodies = b"".join(entry.body for entry in entries)
+    assert b'"plugin"' not in bodies  # the value of MODE
+    assert b64encode(b"plugin") not in bodies
 
 
-def test_other_devices_are_found(served: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def chosen_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another device is chosen than the plugin prefers."""
     choose = Rules.choose
 
     def otherwise(
         self: Rules, state: Any, pod: Any, container: Any, resource: str, *wish: Any
     ) -> Any:
-        """Choose another device than the plugin prefers."""
         return choose(self, state, pod, container, resource, *([{"b"}] if wish else ()))
 
     monkeypatch.setattr(Rules, "choose", otherwise)
+
+
+def test_other_devices_are_found(served: Path, chosen_otherwise: None) -> None:
     found = replay_recording(served)
     assert found.divergence is not None
-    assert found.divergence.recorded == f"Allocate {GPU}: a"
-    assert found.divergence.decided == f"Allocate {GPU}: b"
+    assert found.divergence.pod == "default/model-node"
+    assert found.divergence.recorded == f"Allocate {GPU} for container web: a"
+    assert found.divergence.decided == f"Allocate {GPU} for container web: b"
+    assert str(found.divergence).startswith(f"default/model-node: recorded: Allocate {GPU} for")
+
+
+def test_a_container_that_is_not_prepared_any_more_is_found(
+    served: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nothing(*_given: Any) -> None:
+        await trio.lowlevel.checkpoint()
+
+    monkeypatch.setattr(node_devices.DeviceManagers, "_pre_start", nothing)
+    found = replay_recording(served)
+    assert found.divergence is not None
+    assert found.divergence.pod == "default/model-node"
+    assert found.divergence.recorded == f"PreStartContainer {GPU} for container web: a"
+    assert found.divergence.decided == "nothing within 2.0 s"
+
+
+def test_a_question_for_another_pod_is_found(served: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = partial(asking_for, pod_uid(OTHER))
+    monkeypatch.setattr(node_devices, "asking_for", lambda _uid, container: other(container))
+    found = replay_recording(served)
+    assert found.divergence is not None
+    assert found.divergence.pod == "default/model-node"
+    assert found.divergence.recorded.endswith("container web: a, b, 1, for default/model-node")
+    assert found.divergence.decided.endswith("container web: a, b, 1, for default/other-node")
+
+
+def test_values_of_another_device_are_found(served: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second pod gets the variables of the first: the names are the same."""
+    given, first = provider.DeviceProvider.share, list[Mapping[str, str]]()
+
+    def mixed(self: provider.DeviceProvider, *arguments: Any) -> Any:
+        share = given(self, *arguments)
+        if share.devices is None:
+            return share
+        first.append(share.devices.env)
+        return replace(share, devices=replace(share.devices, env=first[0]))
+
+    monkeypatch.setattr(provider.DeviceProvider, "share", mixed)
+    found = replay_recording(served)
+    assert found.divergence is not None
+    assert found.divergence.pod == "default/other-node"
+    recorded, decided = map(digestless, (found.divergence.recorded, found.divergence.decided))
+    assert "variables GPUS (as for b) MODE" in recorded
+    assert decided == recorded.replace("GPUS (as for b)", "GPUS (as for a)")
+
+
+def test_a_value_of_the_container_s_own(node: Node) -> None:
+    """It takes precedence, and is no plugin's, whatever the manifest says that is left out."""
+    plugin = plugin_of()
+    limits = f"resources: {{limits: {{{GPU}: 1}}}}"
+    env = "env: [{name: MODE, value: own}]"
+    pod = make_pod(containers=f"- {{name: web, image: web, {env}, {limits}}}")
+
+    async def story(node: Node, agent: Agent) -> None:
+        async with plugged(node, plugin):
+            await eventually(lambda: allocatable(agent) == {GPU: 2})
+            node.feed.put(pod)
+            await eventually(lambda: up(node, pod))
+            await trio.sleep(5)
+
+    found = replay_recording(record(node, story))
+    found.check()
+    (made,) = told(found, "call", "create container web")
+    assert digestless(made).endswith("variables GPUS (as for a) MODE (not from a plugin)")
+
+
+@pytest.fixture
+def older(served: Path) -> Path:
+    """The same of an older agent: no digests, and not for whom a plugin was asked."""
+    path = served.with_name("older.rec")
+    write_recording(path, map(as_older, read_recording(served)))
+    return path
+
+
+def test_a_recording_of_an_older_agent(older: Path) -> None:
+    found = replay_recording(older)
+    found.check()
+    created = told(found, "call", "create container web, attempt 0")[0]
+    assert created.endswith("variables GPUS MODE")
+
+
+def test_other_devices_than_an_older_agent_s_are_found(older: Path, chosen_otherwise: None) -> None:
+    found = replay_recording(older)
+    assert found.divergence is not None
+    # Who asks now is known.
+    assert found.divergence.pod == "default/model-node"
+    assert found.divergence.recorded == f"Allocate {GPU} for container web: a"
+    assert found.divergence.decided == f"Allocate {GPU} for container web: b"
+
+
+def as_older(entry: Entry) -> Entry:
+    if entry.kind not in (Kind.ASKED, Kind.CHECKPOINT, Kind.CALL) or not entry.body:
+        return entry
+    body = re.sub(rb"(\*left out\*) [0-9a-f]{8}", rb"\1", entry.body)
+    read = msgspec.json.decode(body)
+    for name in ("pod", "container"):
+        read.pop(name, None) if entry.kind is Kind.ASKED else None
+    config = read.get("request", {}).get("config", {}) if entry.kind is Kind.CALL else {}
+    for variable in config.get("envs", ()):
+        variable["value"] = b64encode(b"*left out*").decode()
+    return replace(entry, body=msgspec.json.encode(read))
 
 
 @pytest.mark.parametrize(
     ("lost", "says"),
     [
-        ("env", "variables GPUS MODE"),
+        ("env", "variables GPUS"),
+        ("annotations", "annotation gpu=yes"),
         ("devices", "device /dev/gpu (/dev/zero rw)"),
         ("mounts", "mount /usr/lib/gpu (/opt/gpu, read only)"),
         ("cdi", "CDI device example.com/gpu=a"),
@@ -155,8 +279,6 @@ def test_other_devices_are_found(served: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_what_a_container_does_not_get_any_more_is_found(
     served: Path, monkeypatch: pytest.MonkeyPatch, lost: str, says: str
 ) -> None:
-    from kubelet_trio.managers.devices import provider
-
     given = provider.DeviceProvider.share
 
     def without(self: provider.DeviceProvider, *arguments: Any) -> Any:
@@ -224,10 +346,11 @@ def test_the_next_agent_knows_who_has_what(node: Node) -> None:
     found = replay_recording(record_lives(node, [first, second], between=3))
     found.check()
     assert found.starts == 2
-    assert told(found, "call", "Allocate") == [f"Allocate {GPU}: a", f"Allocate {GPU}: b"]
+    asked = [text.rpartition(": ")[2] for text in told(found, "call", "Allocate")]
+    assert asked == ["a", "b"]
     # The second agent has the plugin's answer from the checkpoint.
     (again,) = told(found, "call", "create container web, attempt 1")
-    assert "variables GPUS MODE" in again
+    assert "variables GPUS (as for a) MODE (as for a, b)" in digestless(again)
 
 
 def test_a_recording_whose_beginning_was_overwritten(node: Node) -> None:
@@ -250,7 +373,8 @@ def test_a_recording_whose_beginning_was_overwritten(node: Node) -> None:
     found = replay_recording(path)
     found.check()
     assert "in the middle of an agent's life" in found.notes[0]
-    assert "variables GPUS MODE" in told(found, "call", "create container web")[0]
+    created = told(found, "call", "create container web")[0]
+    assert "variables GPUS (as for a) MODE (as for a)" in digestless(created)
     assert told(found, "call", "PreStartContainer")
 
 
@@ -274,6 +398,10 @@ def held(**changed: Any) -> dict[str, Any]:
     return {"Data": {"PodDeviceEntries": [{**HELD, **changed}]}}
 
 
+def call(config: dict[str, Any]) -> dict[str, Any]:
+    return {"call": 1, "request": {"pod_sandbox_id": "s", "config": config}}
+
+
 @pytest.mark.parametrize(
     ("kind", "key", "body", "says"),
     [
@@ -294,6 +422,10 @@ def held(**changed: Any) -> dict[str, Any]:
         (Kind.ASKED, "Allocate/..", {"call": 1, "request": {}}, "key: '..'"),
         (Kind.ASKED, f"Allocate/{GPU}", {"request": {"ids": []}}, "call"),
         (Kind.ASKED, f"Allocate/{GPU}", {"call": 1, "request": {"ids": 7}}, "request: .*ids"),
+        (Kind.ASKED, f"Allocate/{GPU}", {"call": 1, "request": {}, "pod": "../u"}, "pod: '../u'"),
+        (Kind.ASKED, f"Allocate/{GPU}", {"call": 1, "request": {}, "container": "W"}, "container"),
+        (Kind.CALL, "create_container", call({"envs": [{"key": "A", "value": "?"}]}), "value"),
+        (Kind.CALL, "create_container", call({"annotations": {"a": 7}}), "annotations"),
         (Kind.ASKED, f"Allocate/{GPU}", {"call": 1, "ok": {"envs": []}}, "ok: .*envs"),
         (Kind.ASKED, f"Allocate/{GPU}", {"call": 1, "ok": {"mounts": [{}]}}, "ok: .*path"),
         (Kind.ASKED, f"GetPreferredAllocation/{GPU}", {"call": 1, "ok": 7}, "ok"),

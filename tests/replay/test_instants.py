@@ -205,6 +205,33 @@ def test_a_failure_holds_while_the_runtime_is_away(now: float, touched: float, h
     assert versions.at(now, max(touched, observed.recovered(versions, now))) == holds
 
 
+@pytest.mark.parametrize(
+    ("now", "other", "told"),
+    [
+        # The runtime is away from 6 to some time before 9, when it has answered.
+        (5.3, None, None),
+        (5.9, None, 1),
+        (5.9, Reading(5.95, {}), None),
+        (6.5, None, None),
+        (8.9, None, 2),
+        (8.9, Reading(8.95, error=AWAY), None),
+        # The image was removed between two answers: that has its own rules.
+        (9.9, None, None),
+    ],
+)
+def test_the_answer_to_a_question_was_recorded_later(
+    now: float, other: Reading | None, told: int | None
+) -> None:
+    readings = [
+        *(Reading(1, {"id": "a"}), Reading(6, error=AWAY)),
+        *(Reading(9, {"id": "a"}), Reading(10, None)),
+    ]
+    others = {("image_status", "web"): readings, ("version", ""): [other] if other else []}
+    observed = Observed(Outages(Life(0, 0, {}, True, readings=others)))
+    versions = Versions(readings, [reading.at for reading in readings])
+    assert observed.answered_later(versions, now) == told
+
+
 def test_a_status_that_was_asked_when_the_runtime_went_away(node: Node) -> None:
     """A list has shown a dead sandbox; its status had no answer, so that nothing was certain."""
     node.runtime.images.pull_takes = 0.3
@@ -225,3 +252,22 @@ def test_a_status_that_was_asked_when_the_runtime_went_away(node: Node) -> None:
         await trio.sleep(20)
 
     replay_recording(record(node, story)).check()
+
+
+def test_a_question_that_ended_an_outage_unseen(node: Node) -> None:
+    """Nothing else was asked while the runtime was away; the answer came after the question."""
+    node.runtime.images.pull_takes = 0.3
+    pod = make_pod(containers="- {name: web, image: web}\n- {name: other, image: other}")
+
+    async def story(node: Node, agent: Agent) -> None:
+        node.feed.put(pod)
+        await trio.sleep(0.5)
+        assert node.runtime.calls[-1].name == "PullImage"
+        node.runtime.go_down()
+        await trio.sleep(0.2)  # the pull has failed, and the question for the other image
+        node.runtime.restart()
+        await trio.sleep(20)
+
+    found = replay_recording(record(node, story))
+    found.check()
+    assert calls(found).count("pull image other") == 1

@@ -17,6 +17,7 @@ from functools import partial
 import trio
 from lightkube.models.core_v1 import Container, Pod
 
+from kubelet_trio.managers.asking import asking_for
 from kubelet_trio.managers.claims.calls import prepare_all, unprepare_all
 from kubelet_trio.managers.claims.checkpoint import CHECKPOINT, encode_claims
 from kubelet_trio.managers.claims.state import (
@@ -123,7 +124,8 @@ class ResourceClaims:
             ClaimError: one cannot be prepared now: call again later. A cancelled call goes on at
                 the drivers.
         """
-        await self._measured("PrepareResources", partial(self._prepare, pod))
+        with asking_for(pod_uid(pod)):
+            await self._measured("PrepareResources", partial(self._prepare, pod))
 
     async def _measured(self, operation: str, act: Work) -> None:
         began, is_error = trio.current_time(), True
@@ -236,7 +238,8 @@ class ResourceClaims:
 
     async def _give_back(self, uid: PodUid, held: Iterable[Claim]) -> None:
         keys = {claim.ref.key for claim in held}
-        await self._tasks.finish(keys, partial(self._begin_unprepare, uid, keys))
+        with asking_for(uid):
+            await self._tasks.finish(keys, partial(self._begin_unprepare, uid, keys))
 
     async def _begin_unprepare(self, uid: PodUid, keys: Collection[ClaimKey]) -> Work | None:
         found = [self._table[key] for key in sorted(keys) if key in self._table]

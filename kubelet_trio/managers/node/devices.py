@@ -20,6 +20,7 @@ from typing import Any
 import trio
 from lightkube.models.core_v1 import Container, Pod
 
+from kubelet_trio.managers.asking import asking_for
 from kubelet_trio.managers.devices.calls import OpenDevicePlugin, as_it_is
 from kubelet_trio.managers.devices.inventory import DeviceCapacity, Inventory
 from kubelet_trio.managers.devices.plugins import DevicePlugins, Dial
@@ -165,10 +166,11 @@ class DeviceManagers(ResourceManagers):
             self.change(DEVICES, lambda _now: outcome)
         await self._place(pod, container)
         await super().settle(pod)
-        for resource in wanted:
-            share = self.devices.shares(uid, container.name).get(resource)
-            if share is not None:
-                await self._pre_start(resource, share)
+        with asking_for(uid, container.name):
+            for resource in wanted:
+                share = self.devices.shares(uid, container.name).get(resource)
+                if share is not None:
+                    await self._pre_start(resource, share)
 
     async def run_news(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -206,9 +208,10 @@ class DeviceManagers(ResourceManagers):
     async def _place(self, pod: Pod, container: Container) -> None:
         """Let the plugins allocate a container's reservations. Raises `DevicePluginError`."""
         uid = pod_uid(pod)
-        for resource, share in sorted(self.devices.shares(uid, container.name).items()):
-            if share.response is None:
-                await self._allocate(pod, container, resource)
+        with asking_for(uid, container.name):
+            for resource, share in sorted(self.devices.shares(uid, container.name).items()):
+                if share.response is None:
+                    await self._allocate(pod, container, resource)
 
     async def _allocate(self, pod: Pod, container: Container, resource: str) -> None:
         """Choose devices with their plugin, and let it allocate them."""
