@@ -13,6 +13,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from kubelet_trio.cgroups import CgroupHost, CgroupTree
 from kubelet_trio.cri import RuntimeCallError, RuntimeUnavailableError
 from kubelet_trio.model import Offload, Purpose, inline_offload, metadata, pod_uid
 from kubelet_trio.pods.plan import BackOffPolicy, plan_pod
@@ -74,6 +75,40 @@ async def test_a_pods_life_costs_few_runtime_calls(node: Node, autojump_clock: M
         assert last == "RemovePodSandbox"  # takes its containers along
 
 
+class CountedHops:
+    """Work of any purpose that takes a second, so that what follows each other can be counted."""
+
+    def __init__(self) -> None:
+        self.takes = 0.0
+
+    async def __call__(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        await trio.sleep(self.takes)
+        return await inline_offload(fn, *args, **kwargs)
+
+
+async def test_a_start_waits_for_few_threads_one_after_the_other(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    node.offload = hops = CountedHops()
+    node.cgroup_tree = lambda driver: CgroupTree(CgroupHost(1), driver, hops)
+    pod = make_pod()
+    async with node.running() as agent:
+        await trio.sleep(1)
+        hops.takes, wanted = 1.0, trio.current_time()
+        node.feed.put(pod)
+        await agent.pods.wait_value(
+            lambda pods: pod_uid(pod) in pods and ready(pods[pod_uid(pod)].status)
+        )
+        seen = trio.current_time() - wanted
+        times = [
+            node.runtime.calls_of(name)[0].time - wanted
+            for name in ("RunPodSandbox", "CreateContainer", "StartContainer")
+        ]
+        # The record; the cgroup beside the directories. The container's files. The log's link
+        # beside ContainerStatus; the record.
+        assert [*times, seen] == pytest.approx([2, 3, 3, 5], abs=0.2)
+
+
 class SlowRecords:
     """A disk on which each write of a pod's record takes its time, and may be left."""
 
@@ -117,6 +152,22 @@ async def test_an_edit_that_changes_no_status_is_told(
         assert metadata(told).labels == {"edit": "1"}
         assert ready(node.status(pod))
     assert node.runtime.violations == []
+
+
+async def test_the_restart_count_goes_on_from_the_logs_of_instances_the_runtime_has_lost(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    pod = make_pod()
+    async with node.running(pod):
+        await trio.sleep(1)
+        (first,) = node.runtime.alive()
+        node.runtime.forget(first.id)
+        await trio.sleep(30)
+        (second,) = node.runtime.alive()
+        assert Path(second.log_path).name == "1.log"
+        assert node.container(pod).restartCount == 1
+        (link,) = (node.base / "containers").glob(f"*{second.id}.log")
+        assert link.resolve() == Path(second.log_path)
 
 
 async def test_a_killed_container_is_started_again_as_soon_as_the_runtime_says_it_died(

@@ -115,7 +115,7 @@ class ContainerStarter:
         self._progress.at(f"starting container {name}")
         try:
             await self._services.runtime.start_container(container_id)
-            link = partial(self._link_log, pod, node, container, start.attempt, container_id)
+            link = partial(self._link_log, pod, node, container, config.log_path, container_id)
             await run_together((partial(self._observe, pod, container_id), link))
         except RuntimeCallError as exc:
             raise await self._failed(pod, container, "RunContainerError", exc.message) from exc
@@ -146,8 +146,8 @@ class ContainerStarter:
         container = start.container
         try:
             inputs = await container_inputs(
-                *(self._services, pod, container, node),
-                attempt=start.attempt,
+                *(self._services, pod, node),
+                start=start,
                 image=image,
                 ips=sandbox.ips,
             )
@@ -246,12 +246,12 @@ class ContainerStarter:
         pod: Pod,
         node: NodeSettings,
         container: PodContainer,
-        attempt: int,
+        log_path: str,
         container_id: ContainerId,
     ) -> None:
         link = PodFiles(pod, node).link_log
         try:
-            await self._services.offload(link, container.spec.name, attempt, container_id)
+            await self._services.offload(link, container.spec.name, log_path, container_id)
         except OSError as exc:
             # Only old log collectors need the link; the container runs without it.
             log.warning(

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import trio
 from lightkube.models.core_v1 import Pod
 from lightkube.models.node_v1 import RuntimeClass
 
@@ -17,7 +18,15 @@ from kubelet_trio.cgroups import CgroupError
 from kubelet_trio.containers import NodeSettings, SandboxConfigError, pod_dns, sandbox_config
 from kubelet_trio.cri import RuntimeCallError, v1
 from kubelet_trio.managers import ClaimError
-from kubelet_trio.model import RuntimePod, SandboxId, node_ref, pod_object_ref, pod_uid, spec
+from kubelet_trio.model import (
+    PodContainer,
+    RuntimePod,
+    SandboxId,
+    node_ref,
+    pod_object_ref,
+    pod_uid,
+    spec,
+)
 from kubelet_trio.objects import ObjectError, ObjectNotFoundError, runtime_class_key
 from kubelet_trio.pods.plan import PodPlan
 from kubelet_trio.pods.records.files import PodFiles
@@ -29,6 +38,8 @@ from kubelet_trio.pods.steps.progress import Progress
 from kubelet_trio.tracing import NO_SPAN, Attributes, span
 from kubelet_trio.volumes import AttachLimitError, VolumeError
 
+# Seconds: the loop is to send RunPodSandbox first, which takes any runtime much longer than this.
+_LOOK_AFTER = 0.003
 ATTACH_LIMIT = "VolumeAttachmentLimitExceeded"  # of pkg/kubelet/volumemanager
 
 
@@ -160,7 +171,11 @@ async def _run_sandbox(
     async def run() -> None:
         ids.append(await services.runtime.run_pod_sandbox(made.config, made.handler))
 
-    looks = [partial(services.images.look, pod, start.container) for start in plan.start[:1]]
+    async def look(container: PodContainer) -> None:
+        await trio.sleep(_LOOK_AFTER)
+        await services.images.look(pod, container)
+
+    looks = [partial(look, start.container) for start in plan.start[:1]]
     await run_alongside(run, looks, (RuntimeCallError,))
     return ids[0]
 
