@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
+import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -11,6 +14,7 @@ from typing import ParamSpec, TypeVar
 import msgspec
 import pytest
 import trio
+from lightkube.models.core_v1 import Pod
 from trio.testing import MockClock
 
 from kubelet_trio.cgroups import CgroupHost, CgroupTree
@@ -23,6 +27,9 @@ from tests.agent.node import Node, make_pod, ready
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+TWO = """- {name: web, image: web, imagePullPolicy: IfNotPresent}
+- {name: beside, image: web, imagePullPolicy: IfNotPresent}"""
 
 
 @pytest.fixture
@@ -95,6 +102,7 @@ async def test_a_start_waits_for_few_threads_one_after_the_other(
     async with node.running() as agent:
         await trio.sleep(1)
         hops.takes, wanted = 1.0, trio.current_time()
+        node.runtime.latency = {"RunPodSandbox": 10, "CreateContainer": 10}
         node.feed.put(pod)
         await agent.pods.wait_value(
             lambda pods: pod_uid(pod) in pods and ready(pods[pod_uid(pod)].status)
@@ -104,9 +112,151 @@ async def test_a_start_waits_for_few_threads_one_after_the_other(
             node.runtime.calls_of(name)[0].time - wanted
             for name in ("RunPodSandbox", "CreateContainer", "StartContainer")
         ]
-        # The record; the cgroup beside the directories. The container's files. The log's link
-        # beside ContainerStatus; the record.
-        assert [*times, seen] == pytest.approx([2, 3, 3, 5], abs=0.2)
+        # The record; the cgroup beside the directories. Beside RunPodSandbox the container's files,
+        # beside CreateContainer the addresses in one of them. The log's link beside
+        # ContainerStatus; the record.
+        assert [*times, seen] == pytest.approx([2, 2 + 10, 2 + 20, 2 + 20 + 2], abs=0.2)
+
+
+@dataclass
+class Disk:
+    """Work in threads, of which what `function` does takes a second, and fails while it is told."""
+
+    function: str
+    fails: bool = False
+    done: int = 0
+
+    async def __call__(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        if getattr(fn, "__name__", "") != self.function:
+            return await inline_offload(fn, *args, **kwargs)
+        with trio.CancelScope(shield=True):  # as a thread that changes something
+            await trio.sleep(1)
+        if self.fails:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.done += 1
+        return fn(*args, **kwargs)
+
+
+def takes_its_time(node: Node) -> None:
+    node.runtime.latency = {"RunPodSandbox": 3, "CreateContainer": 0.5}
+
+
+def hosts_of(node: Node, pod: Pod) -> str:
+    return (node.base / "root" / "pods" / pod_uid(pod) / "etc-hosts").read_text()
+
+
+def failure(node: Node, pod: Pod) -> str:
+    """Return why the pod's container could not be configured, as status and event say alike."""
+    state = node.container(pod).state
+    assert state is not None
+    assert state.waiting is not None
+    assert state.waiting.reason == "CreateContainerConfigError"
+    text = state.waiting.message or ""
+    assert node.agent is not None
+    (event,) = [e for e in node.agent.events.events() if e.reason == "Failed"]
+    assert event.message == f"Error: {text}"
+    return text
+
+
+async def test_no_container_starts_before_its_hosts_file_has_the_pods_address(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    takes_its_time(node)
+    node.offload = disk = Disk("write_hosts")
+    pod = make_pod(containers=TWO)
+    async with node.running(pod):
+        await trio.sleep(3.4)
+        assert "web-node" not in hosts_of(node, pod)  # made beside RunPodSandbox
+        await trio.sleep(0.6)
+        (created,) = node.runtime.containers.values()
+        assert node.calls("StartContainer") == []
+        await trio.sleep(5)
+        assert ready(node.status(pod))
+        address = node.status(pod).podIP
+        assert f"{address}\tweb-node\n" in hosts_of(node, pod)
+        assert disk.done == 1  # the second container finds it complete
+        assert len(node.runtime.alive()) == 2
+        mounts = {m.container_path: Path(m.host_path) for m in created.config.mounts}
+        assert mounts["/etc/hosts"].read_text() == hosts_of(node, pod)
+        assert mounts["/dev/termination-log"].read_text() == ""
+    assert node.runtime.violations == []
+
+
+async def test_a_container_whose_hosts_file_cannot_be_completed_does_not_start(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    takes_its_time(node)
+    node.offload = disk = Disk("write_hosts", fails=True)
+    pod = make_pod()
+    async with node.running(pod):
+        await trio.sleep(4.05)
+        (created,) = node.runtime.containers
+        assert failure(node, pod) == "[Errno 28] No space left on device"
+        assert node.calls("StartContainer") == []
+        disk.fails = False
+        await trio.sleep(30)
+        assert ready(node.status(pod))
+        assert "web-node" in hosts_of(node, pod)
+        (started,) = node.runtime.containers
+        assert started != created
+    assert node.runtime.violations == []
+
+
+async def test_files_that_cannot_be_made_beside_the_sandbox_are_told_of_by_the_start(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    takes_its_time(node)
+    node.offload = disk = Disk("container_files", fails=True)
+    pod = make_pod()
+    async with node.running(pod):
+        await trio.sleep(3.2)
+        assert len(node.runtime.sandboxes) == 1
+        assert "Failed" not in node.reasons(pod)
+        await trio.sleep(0.85)
+        assert failure(node, pod) == "[Errno 28] No space left on device"
+        assert node.calls("CreateContainer") == []
+        disk.fails = False
+        await trio.sleep(30)
+        assert ready(node.status(pod))
+        assert node.container(pod).restartCount == 0
+    assert node.runtime.violations == []
+
+
+@pytest.mark.parametrize("function", ["container_files", "write_hosts"])
+@pytest.mark.parametrize("after", [0.002, 0.5, 2.5, 3.2, 3.7, 4.2])
+async def test_an_agent_that_ends_beside_any_step_leaves_the_start_to_the_next(
+    node: Node, autojump_clock: MockClock, function: str, after: float
+) -> None:
+    takes_its_time(node)
+    node.offload = Disk(function)
+    pod = make_pod()
+    async with node.running(pod):
+        await trio.sleep(after)
+    async with node.running(pod):
+        await trio.sleep(30)
+        assert ready(node.status(pod))
+        assert f"{node.status(pod).podIP}\tweb-node\n" in hosts_of(node, pod)
+        assert len(node.runtime.alive()) == 1
+        node.feed.put()
+        await trio.sleep(10)
+        assert not node.runtime.sandboxes
+        assert node.leftovers() == []
+    assert node.runtime.violations == []
+
+
+@pytest.mark.parametrize("after", [0.5, 3.2, 3.7, 4.2])
+async def test_a_pod_that_goes_beside_any_step_leaves_nothing(
+    node: Node, autojump_clock: MockClock, after: float
+) -> None:
+    takes_its_time(node)
+    node.offload = Disk("write_hosts")
+    async with node.running(make_pod()):
+        await trio.sleep(after)
+        node.feed.put()
+        await trio.sleep(10)
+        assert not node.runtime.sandboxes
+        assert node.leftovers() == []
+    assert node.runtime.violations == []
 
 
 class SlowRecords:

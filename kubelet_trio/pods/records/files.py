@@ -83,12 +83,12 @@ class PodFiles:
             attempt = max(attempt, next_restart_count(logs))
         mounts: tuple[v1.Mount, ...] = ()
         if not mounts_own_hosts(container):
-            self._write_hosts(pod_ips)
+            self.write_hosts(pod_ips)
             mounts = (hosts_mount(self.directory, selinux=self.node.selinux),)
         message = make_termination_log(self.directory, container.name)
         return ContainerFiles(mounts, str(message), attempt)
 
-    def _write_hosts(self, pod_ips: tuple[str, ...]) -> None:
+    def write_hosts(self, pod_ips: tuple[str, ...]) -> None:
         """Write the hosts file, but only if it changes: a running container may be reading it."""
         node_hosts = ""
         if spec(self.pod).hostNetwork:  # nodeHostsFileContent of pkg/kubelet
