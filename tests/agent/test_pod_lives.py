@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
+import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -11,8 +14,10 @@ from typing import ParamSpec, TypeVar
 import msgspec
 import pytest
 import trio
+from lightkube.models.core_v1 import Pod
 from trio.testing import MockClock
 
+from kubelet_trio.cgroups import CgroupHost, CgroupTree
 from kubelet_trio.cri import RuntimeCallError, RuntimeUnavailableError
 from kubelet_trio.model import Offload, Purpose, inline_offload, metadata, pod_uid
 from kubelet_trio.pods.plan import BackOffPolicy, plan_pod
@@ -22,6 +27,9 @@ from tests.agent.node import Node, make_pod, ready
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+TWO = """- {name: web, image: web, imagePullPolicy: IfNotPresent}
+- {name: beside, image: web, imagePullPolicy: IfNotPresent}"""
 
 
 @pytest.fixture
@@ -74,6 +82,183 @@ async def test_a_pods_life_costs_few_runtime_calls(node: Node, autojump_clock: M
         assert last == "RemovePodSandbox"  # takes its containers along
 
 
+class CountedHops:
+    """Work of any purpose that takes a second, so that what follows each other can be counted."""
+
+    def __init__(self) -> None:
+        self.takes = 0.0
+
+    async def __call__(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        await trio.sleep(self.takes)
+        return await inline_offload(fn, *args, **kwargs)
+
+
+async def test_a_start_waits_for_few_threads_one_after_the_other(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    node.offload = hops = CountedHops()
+    node.cgroup_tree = lambda driver: CgroupTree(CgroupHost(1), driver, hops)
+    pod = make_pod()
+    async with node.running() as agent:
+        await trio.sleep(1)
+        hops.takes, wanted = 1.0, trio.current_time()
+        node.runtime.latency = {"RunPodSandbox": 10, "CreateContainer": 10}
+        node.feed.put(pod)
+        await agent.pods.wait_value(
+            lambda pods: pod_uid(pod) in pods and ready(pods[pod_uid(pod)].status)
+        )
+        seen = trio.current_time() - wanted
+        times = [
+            node.runtime.calls_of(name)[0].time - wanted
+            for name in ("RunPodSandbox", "CreateContainer", "StartContainer")
+        ]
+        # The record; the cgroup beside the directories. Beside RunPodSandbox the container's files,
+        # beside CreateContainer the addresses in one of them. The log's link beside
+        # ContainerStatus; the record.
+        assert [*times, seen] == pytest.approx([2, 2 + 10, 2 + 20, 2 + 20 + 2], abs=0.2)
+
+
+@dataclass
+class Disk:
+    """Work in threads, of which what `function` does takes a second, and fails while it is told."""
+
+    function: str
+    fails: bool = False
+    done: int = 0
+
+    async def __call__(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        if getattr(fn, "__name__", "") != self.function:
+            return await inline_offload(fn, *args, **kwargs)
+        with trio.CancelScope(shield=True):  # as a thread that changes something
+            await trio.sleep(1)
+        if self.fails:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.done += 1
+        return fn(*args, **kwargs)
+
+
+def takes_its_time(node: Node) -> None:
+    node.runtime.latency = {"RunPodSandbox": 3, "CreateContainer": 0.5}
+
+
+def hosts_of(node: Node, pod: Pod) -> str:
+    return (node.base / "root" / "pods" / pod_uid(pod) / "etc-hosts").read_text()
+
+
+def failure(node: Node, pod: Pod) -> str:
+    """Return why the pod's container could not be configured, as status and event say alike."""
+    state = node.container(pod).state
+    assert state is not None
+    assert state.waiting is not None
+    assert state.waiting.reason == "CreateContainerConfigError"
+    text = state.waiting.message or ""
+    assert node.agent is not None
+    (event,) = [e for e in node.agent.events.events() if e.reason == "Failed"]
+    assert event.message == f"Error: {text}"
+    return text
+
+
+async def test_no_container_starts_before_its_hosts_file_has_the_pods_address(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    takes_its_time(node)
+    node.offload = disk = Disk("write_hosts")
+    pod = make_pod(containers=TWO)
+    async with node.running(pod):
+        await trio.sleep(3.4)
+        assert "web-node" not in hosts_of(node, pod)  # made beside RunPodSandbox
+        await trio.sleep(0.6)
+        (created,) = node.runtime.containers.values()
+        assert node.calls("StartContainer") == []
+        await trio.sleep(5)
+        assert ready(node.status(pod))
+        address = node.status(pod).podIP
+        assert f"{address}\tweb-node\n" in hosts_of(node, pod)
+        assert disk.done == 1  # the second container finds it complete
+        assert len(node.runtime.alive()) == 2
+        mounts = {m.container_path: Path(m.host_path) for m in created.config.mounts}
+        assert mounts["/etc/hosts"].read_text() == hosts_of(node, pod)
+        assert mounts["/dev/termination-log"].read_text() == ""
+    assert node.runtime.violations == []
+
+
+async def test_a_container_whose_hosts_file_cannot_be_completed_does_not_start(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    takes_its_time(node)
+    node.offload = disk = Disk("write_hosts", fails=True)
+    pod = make_pod()
+    async with node.running(pod):
+        await trio.sleep(4.05)
+        (created,) = node.runtime.containers
+        assert failure(node, pod) == "[Errno 28] No space left on device"
+        assert node.calls("StartContainer") == []
+        disk.fails = False
+        await trio.sleep(30)
+        assert ready(node.status(pod))
+        assert "web-node" in hosts_of(node, pod)
+        (started,) = node.runtime.containers
+        assert started != created
+    assert node.runtime.violations == []
+
+
+async def test_files_that_cannot_be_made_beside_the_sandbox_are_told_of_by_the_start(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    takes_its_time(node)
+    node.offload = disk = Disk("container_files", fails=True)
+    pod = make_pod()
+    async with node.running(pod):
+        await trio.sleep(3.2)
+        assert len(node.runtime.sandboxes) == 1
+        assert "Failed" not in node.reasons(pod)
+        await trio.sleep(0.85)
+        assert failure(node, pod) == "[Errno 28] No space left on device"
+        assert node.calls("CreateContainer") == []
+        disk.fails = False
+        await trio.sleep(30)
+        assert ready(node.status(pod))
+        assert node.container(pod).restartCount == 0
+    assert node.runtime.violations == []
+
+
+@pytest.mark.parametrize("function", ["container_files", "write_hosts"])
+@pytest.mark.parametrize("after", [0.002, 0.5, 2.5, 3.2, 3.7, 4.2])
+async def test_an_agent_that_ends_beside_any_step_leaves_the_start_to_the_next(
+    node: Node, autojump_clock: MockClock, function: str, after: float
+) -> None:
+    takes_its_time(node)
+    node.offload = Disk(function)
+    pod = make_pod()
+    async with node.running(pod):
+        await trio.sleep(after)
+    async with node.running(pod):
+        await trio.sleep(30)
+        assert ready(node.status(pod))
+        assert f"{node.status(pod).podIP}\tweb-node\n" in hosts_of(node, pod)
+        assert len(node.runtime.alive()) == 1
+        node.feed.put()
+        await trio.sleep(10)
+        assert not node.runtime.sandboxes
+        assert node.leftovers() == []
+    assert node.runtime.violations == []
+
+
+@pytest.mark.parametrize("after", [0.5, 3.2, 3.7, 4.2])
+async def test_a_pod_that_goes_beside_any_step_leaves_nothing(
+    node: Node, autojump_clock: MockClock, after: float
+) -> None:
+    takes_its_time(node)
+    node.offload = Disk("write_hosts")
+    async with node.running(make_pod()):
+        await trio.sleep(after)
+        node.feed.put()
+        await trio.sleep(10)
+        assert not node.runtime.sandboxes
+        assert node.leftovers() == []
+    assert node.runtime.violations == []
+
+
 class SlowRecords:
     """A disk on which each write of a pod's record takes its time, and may be left."""
 
@@ -117,6 +302,22 @@ async def test_an_edit_that_changes_no_status_is_told(
         assert metadata(told).labels == {"edit": "1"}
         assert ready(node.status(pod))
     assert node.runtime.violations == []
+
+
+async def test_the_restart_count_goes_on_from_the_logs_of_instances_the_runtime_has_lost(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    pod = make_pod()
+    async with node.running(pod):
+        await trio.sleep(1)
+        (first,) = node.runtime.alive()
+        node.runtime.forget(first.id)
+        await trio.sleep(30)
+        (second,) = node.runtime.alive()
+        assert Path(second.log_path).name == "1.log"
+        assert node.container(pod).restartCount == 1
+        (link,) = (node.base / "containers").glob(f"*{second.id}.log")
+        assert link.resolve() == Path(second.log_path)
 
 
 async def test_a_killed_container_is_started_again_as_soon_as_the_runtime_says_it_died(

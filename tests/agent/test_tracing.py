@@ -72,6 +72,9 @@ async def test_a_pods_start_is_one_trace(
     node: Node, told: Traced, autojump_clock: MockClock
 ) -> None:
     node.runtime.on_exec = Answers()
+    node.runtime.latency = {
+        "RunPodSandbox": 0.05
+    }  # as any runtime: the image is looked for beside it
     pod = make()
     async with node.running(pod):
         await settle()

@@ -284,7 +284,7 @@ ALLOWED: dict[str, str] = {
         _HOST,
         "stats/volumes.py::_measure_device os.stat",
         "stats/volumes.py::_read_text open",
-        "pods/records/files.py::PodFiles._write_hosts Path.read_text",
+        "pods/records/files.py::PodFiles.write_hosts Path.read_text",
         "volumes/block.py::DeviceMaps.is_mapped Path.exists",
         "volumes/block.py::DeviceMaps.map os.path.realpath",
         "volumes/external.py::_check Path.exists, Path.stat",

@@ -70,7 +70,6 @@ class World:
             now=self.now,
             crash=self.crash,
             policy=self.crash.policy,
-            min_attempts=self.logged,
             ended=reported_ends(self.status),
             restarting_all=is_restarting_all(self.status),
         )
@@ -191,9 +190,10 @@ class World:
         name = start.container.spec.name
         assert any(s.id == sandbox_id and s.ready for s in self.sandboxes)
         taken = {(c.name, c.attempt) for c in self.containers}
-        assert (name, start.attempt) not in taken, "the name is taken"
+        attempt = max(start.attempt, self.logged.get(name, 0) if start.unrecorded else 0)
+        assert (name, attempt) not in taken, "the name is taken"
         assert not any(c.name == name and c.state in LIVE for c in self.containers)
-        self.logged[name] = start.attempt + 1
+        self.logged[name] = attempt + 1
         if start.container.is_sidecar and not self.starts_fail:
             self.initialized.add((sandbox_id, name))
         if start.back_off is not None:
@@ -203,11 +203,11 @@ class World:
         self.containers.insert(
             0,
             ContainerRecord(
-                id=ContainerId(f"{name}-{start.attempt}-{self.now:.2f}"),
+                id=ContainerId(f"{name}-{attempt}-{self.now:.2f}"),
                 name=name,
                 sandbox_id=sandbox_id,
                 state=state,
-                attempt=start.attempt,
+                attempt=attempt,
                 created_at=self.now,
                 started_at=0.0 if self.starts_fail else self.now,
             ),

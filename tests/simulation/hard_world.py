@@ -48,7 +48,16 @@ EVICTION = EvictionPolicy(
 
 # What the agent does on disk, by the name of the function. The rest reads.
 _WRITES = frozenset(
-    {"_write", "prepare", "container_files", "write_text", "write", "write_intent", "link_log"}
+    {
+        "_write",
+        "prepare",
+        "container_files",
+        "write_hosts",
+        "write_text",
+        "write",
+        "write_intent",
+        "link_log",
+    }
     | {
         "_write_checkpoints",
         "_set_up_all",

@@ -159,8 +159,9 @@ class NodeCgroups:
         self._rooted: CgroupDriver | None = None  # the driver under which these were made
         self._denied = policy.is_denied
         self._enforced: set[str] = set()
-        # What the levels above pods were last limited to, without refusals.
-        self._applied: dict[CgroupName, CgroupLimits] = {}
+        # What the levels above pods were last limited to, without refusals, and by what: the class
+        # Guaranteed and the budget limit the same cgroup in different ways.
+        self._applied: dict[tuple[str, CgroupName], CgroupLimits] = {}
         self._limited: set[PodUid] = set()  # pods whose limits this agent writes
         # One write at a time: that of the take-over may have the limits of before a resize.
         self._turns: defaultdict[PodUid, trio.Lock] = defaultdict(trio.Lock)
@@ -301,7 +302,7 @@ class NodeCgroups:
         limits = node_cgroup_limits(self._policy.budget, node.hugepage_sizes)
         # A refused one is tried in each round: cgroup v1 refuses a memory limit below the usage,
         # until evictions have reduced that (enforceNodeAllocatableCgroups).
-        written = await self._apply(name, limits)
+        written = await self._apply("budget", name, limits)
         self._log_missing(written)
         self._report(
             "pods",
@@ -315,14 +316,14 @@ class NodeCgroups:
                     await self._tree().apply(qos_cgroup(qos, root), class_limits)
             self._rooted = node.cgroup_driver
 
-    async def _apply(self, name: CgroupName, limits: CgroupLimits) -> Written:
+    async def _apply(self, by: str, name: CgroupName, limits: CgroupLimits) -> Written:
         """Limit a level above pods, unless it has these limits since the last rewrite of all."""
-        if self._applied.get(name) == limits:
+        if self._applied.get((by, name)) == limits:
             return Written()
-        self._applied.pop(name, None)
+        self._applied.pop((by, name), None)
         written = await self._tree().apply(name, limits)
         if not written.failures:
-            self._applied[name] = limits
+            self._applied[by, name] = limits
         return written
 
     async def _weigh_classes(self, node: NodeSettings, pods: list[Pod]) -> None:
@@ -334,7 +335,7 @@ class NodeCgroups:
         )
         for qos, wanted in limits.items():
             name = qos_cgroup(qos, parse_cgroup(node.cgroup_root))
-            written = await self._apply(name, wanted)
+            written = await self._apply(qos, name, wanted)
             if written.failures and wanted.memory is not None:
                 # cgroup v1 refuses a limit below the usage, so the usage becomes the limit
                 # (retrySetMemoryReserve in pkg/kubelet/cm/qos_container_manager_linux.go).

@@ -27,9 +27,6 @@ class PlanInput:
     # Running instances to restart, and why: `failed liveness probe`.
     unhealthy: Mapping[ContainerId, str] = field(default_factory=dict)
     pull: Mapping[str, Hold] = field(default_factory=dict)  # image pulls that must wait
-    # The least restart count by container name, from log files: for containers whose record
-    # the runtime has lost.
-    min_attempts: Mapping[str, int] = field(default_factory=dict)
     # Exit codes by container name, from the last status (`reported_ends`): for containers that
     # ran and whose record the runtime has lost.
     ended: Mapping[str, int] = field(default_factory=dict)
@@ -60,7 +57,9 @@ class StartContainer:
     """Create and start the next instance of a container."""
 
     container: PodContainer
-    attempt: int  # its restart count
+    attempt: int  # its restart count; at least, if `unrecorded`
+    # The runtime knows no instance: log files may tell of earlier ones, and count on.
+    unrecorded: bool = False
     back_off: tuple[BackOffKey, BackOffEntry] | None = None  # to keep once it is created
 
 

@@ -75,11 +75,10 @@ class Starts:
     def start(self, container: PodContainer, sandbox: SandboxRecord | None) -> StartContainer:
         """Return the start of the next instance, with the back-off entry to keep after it."""
         name = container.spec.name
-        used = [c.attempt + 1 for c in self.observed.of(name)]
-        attempt = max(0, self.given.min_attempts.get(name, 0), *used)
+        attempt = max((c.attempt + 1 for c in self.observed.of(name)), default=0)
         last = self._last_crash(name)
         if last is None or self._is_spared(last):
-            return StartContainer(container, attempt)
+            return StartContainer(container, attempt, unrecorded=self.observed.latest(name) is None)
         entry = self.given.policy.next(self._entry(last, sandbox), last.finished_at, self.given.now)
         return StartContainer(
             container, attempt, back_off=(crash_key(self.pod, name, self.given.hashes), entry)

@@ -13,7 +13,6 @@ from lightkube.models.core_v1 import Container, Pod
 
 from kubelet_trio.containers import (
     NodeSettings,
-    container_log_path,
     has_hosts,
     hosts_content,
     hosts_mount,
@@ -30,7 +29,7 @@ from kubelet_trio.containers import (
     write_hosts,
 )
 from kubelet_trio.cri import v1
-from kubelet_trio.model import ContainerId, pod_containers, pod_uid, spec
+from kubelet_trio.model import ContainerId, pod_uid, spec
 
 _NODE_HOSTS = Path("/etc/hosts")
 
@@ -41,6 +40,7 @@ class ContainerFiles:
 
     mounts: tuple[v1.Mount, ...]
     termination_log: str  # path on the host
+    attempt: int  # the instance's restart count
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +63,32 @@ class PodFiles:
         make_directories(self.directory)
         make_log_directory(self.log_directory, own=1)
 
-    def container_files(self, container: Container, pod_ips: tuple[str, ...]) -> ContainerFiles:
-        """Make the files that a new instance of a container mounts next to its volumes."""
-        make_log_directory(self.log_directory / container.name)
+    def container_files(
+        self,
+        container: Container,
+        pod_ips: tuple[str, ...],
+        attempt: int = 0,
+        *,
+        counts_logs: bool = False,
+    ) -> ContainerFiles:
+        """Make the files that a new instance of a container mounts next to its volumes.
+
+        `counts_logs`: the instance of a container of which the runtime knows no other has a higher
+        restart count than all whose logs are there.
+        """
+        logs = self.log_directory / container.name
+        make_log_directory(logs)
+        # As calcRestartCountByLogDir of pkg/kubelet: no instance may write to an earlier one's log.
+        if counts_logs:
+            attempt = max(attempt, next_restart_count(logs))
         mounts: tuple[v1.Mount, ...] = ()
         if not mounts_own_hosts(container):
-            self._write_hosts(pod_ips)
+            self.write_hosts(pod_ips)
             mounts = (hosts_mount(self.directory, selinux=self.node.selinux),)
         message = make_termination_log(self.directory, container.name)
-        return ContainerFiles(mounts, str(message))
+        return ContainerFiles(mounts, str(message), attempt)
 
-    def _write_hosts(self, pod_ips: tuple[str, ...]) -> None:
+    def write_hosts(self, pod_ips: tuple[str, ...]) -> None:
         """Write the hosts file, but only if it changes: a running container may be reading it."""
         node_hosts = ""
         if spec(self.pod).hostNetwork:  # nodeHostsFileContent of pkg/kubelet
@@ -82,17 +97,13 @@ class PodFiles:
         if not has_hosts(self.directory, content):
             write_hosts(self.directory, content)
 
-    def link_log(self, container: str, attempt: int, container_id: ContainerId) -> None:
-        """Make the link by which old log collectors find a container's log."""
-        link = log_link(self.node.container_logs_dir, self.pod, container, container_id)
-        link_log(link, self.log_directory / container_log_path(container, attempt))
+    def link_log(self, container: str, log: str, container_id: ContainerId) -> None:
+        """Make the link by which old log collectors find a container's log.
 
-    def attempts_logged(self) -> dict[str, int]:
-        """Return the next restart count of each container, going by the logs on disk."""
-        # As calcRestartCountByLogDir of pkg/kubelet: no instance may write to an earlier one's log.
-        names = [c.spec.name for c in pod_containers(self.pod)]
-        counts = {name: next_restart_count(self.log_directory / name) for name in names}
-        return {name: count for name, count in counts.items() if count}
+        `log`: its path below the pod's log directory.
+        """
+        link = log_link(self.node.container_logs_dir, self.pod, container, container_id)
+        link_log(link, self.log_directory / log)
 
     def remove_logs(self) -> None:
         """Remove the pod's logs and the links to them."""

@@ -12,7 +12,12 @@ from functools import partial
 from lightkube.models.core_v1 import Pod
 from structlog.contextvars import bound_contextvars
 
-from kubelet_trio.containers import ContainerConfigError, NodeSettings, container_config
+from kubelet_trio.containers import (
+    ContainerConfigError,
+    NodeSettings,
+    container_config,
+    mounts_own_hosts,
+)
 from kubelet_trio.cri import RuntimeCallError, v1
 from kubelet_trio.managers import (
     CheckpointError,
@@ -107,7 +112,7 @@ class ContainerStarter:
         self._progress.at(f"preparing container {name}")
         config, share = await self._config(pod, node, start, image, sandbox)
         self._progress.at(f"creating container {name}")
-        container_id = await self._create(pod, container, config, sandbox)
+        container_id = await self._create(pod, node, container, config, sandbox)
         # Not before: a start that fails earlier has a wait of its own (`Holds`).
         if start.back_off is not None:
             self._services.crash_back_off.put(*start.back_off)
@@ -115,7 +120,7 @@ class ContainerStarter:
         self._progress.at(f"starting container {name}")
         try:
             await self._services.runtime.start_container(container_id)
-            link = partial(self._link_log, pod, node, container, start.attempt, container_id)
+            link = partial(self._link_log, pod, node, container, config.log_path, container_id)
             await run_together((partial(self._observe, pod, container_id), link))
         except RuntimeCallError as exc:
             raise await self._failed(pod, container, "RunContainerError", exc.message) from exc
@@ -146,10 +151,10 @@ class ContainerStarter:
         container = start.container
         try:
             inputs = await container_inputs(
-                *(self._services, pod, container, node),
-                attempt=start.attempt,
+                *(self._services, pod, node),
+                start=start,
                 image=image,
-                ips=sandbox.ips,
+                sandbox=sandbox,
             )
             target = self._target(pod, container)
             await self._services.managers.prepare(pod, container.spec)
@@ -178,21 +183,39 @@ class ContainerStarter:
         return None
 
     async def _create(
-        self, pod: Pod, container: PodContainer, config: v1.ContainerConfig, sandbox: RunningSandbox
+        self,
+        pod: Pod,
+        node: NodeSettings,
+        container: PodContainer,
+        config: v1.ContainerConfig,
+        sandbox: RunningSandbox,
     ) -> ContainerId:
         meter = self._services.meter
         images = sum(mount.image is not None for mount in config.mounts)
+        ids: list[ContainerId] = []
+
+        async def create() -> None:
+            create = self._services.runtime.create_container
+            ids.append(await create(sandbox.id, config, sandbox.spec.config))
+
+        steps = [create]
+        if container.spec.name in sandbox.files and not mounts_own_hosts(container.spec):
+            # The file is there since before its addresses were known. It keeps its inode, so that
+            # it does not matter when the runtime mounts it.
+            hosts = PodFiles(pod, node).write_hosts
+            steps.append(partial(self._services.offload, hosts, tuple(sandbox.ips)))
         try:
-            container_id = await self._services.runtime.create_container(
-                sandbox.id, config, sandbox.spec.config
-            )
+            await run_together(steps, (RuntimeCallError, OSError))
+        except OSError as exc:
+            reason = "CreateContainerConfigError"
+            raise await self._failed(pod, container, reason, str(exc)) from exc
         except RuntimeCallError as exc:
             if images:
                 meter.count("kubelet_image_volume_mounted_errors_total", by=images)
             raise await self._failed(pod, container, "CreateContainerError", exc.message) from exc
         if images:
             meter.count("kubelet_image_volume_mounted_succeed_total", by=images)
-        return container_id
+        return ids[0]
 
     async def _post_start(
         self, pod: Pod, container: PodContainer, container_id: ContainerId
@@ -246,12 +269,12 @@ class ContainerStarter:
         pod: Pod,
         node: NodeSettings,
         container: PodContainer,
-        attempt: int,
+        log_path: str,
         container_id: ContainerId,
     ) -> None:
         link = PodFiles(pod, node).link_log
         try:
-            await self._services.offload(link, container.spec.name, attempt, container_id)
+            await self._services.offload(link, container.spec.name, log_path, container_id)
         except OSError as exc:
             # Only old log collectors need the link; the container runs without it.
             log.warning(

@@ -10,6 +10,7 @@ the next listing shows its effect.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 
 import trio
@@ -35,7 +36,6 @@ from kubelet_trio.pods.steps.progress import Progress
 from kubelet_trio.pods.steps.resize import OnActuated, PodResizing
 from kubelet_trio.pods.steps.sandbox import (
     RunningSandbox,
-    SandboxSpec,
     create_sandbox,
     sandbox_spec,
 )
@@ -96,9 +96,10 @@ class PodExecutor:
         limited = self._services.node_of(pod)
         sandbox_id, made = plan.sandbox_id, None
         if plan.create_sandbox:
-            sandbox_id, made = await create_sandbox(
+            made = await create_sandbox(
                 self._services, pod, limited, plan, observed, self._progress
             )
+            sandbox_id = made.id
         if sandbox_id is None:
             return {}
         resizing = PodResizing(
@@ -172,9 +173,9 @@ class PodExecutor:
         pod: Pod,
         plan: PodPlan,
         resizing: PodResizing,
-        made: SandboxSpec | None,
+        made: RunningSandbox | None,
     ) -> FailedStarts:
-        """Start the plan's containers; `made` is the spec of the sandbox if it was just created.
+        """Start the plan's containers; `made` is the sandbox if it was just created.
 
         Raises `StepError` and `RuntimeUnavailableError`.
         """
@@ -188,10 +189,11 @@ class PodExecutor:
             attempt = record.attempt if record is not None else plan.sandbox_attempt
             try:
                 # CRI: CreateContainer needs the config that the sandbox was created with.
-                made = await sandbox_spec(self._services, pod, resizing.node, attempt)
+                found = await sandbox_spec(self._services, pod, resizing.node, attempt)
             except (SandboxConfigError, VolumeError) as exc:
                 raise StepError("FailedSync", str(exc)) from exc
-        sandbox = RunningSandbox(sandbox_id, made, record.ips if record is not None else ())
+            made = RunningSandbox(sandbox_id, found)
+        sandbox = replace(made, ips=record.ips if record is not None else ())
         for start in plan.start:
             try:
                 resizing.expect_room(start.container.spec)

@@ -24,24 +24,26 @@ from kubelet_trio.cri import v1
 from kubelet_trio.model import PodContainer, pod_key, pod_object_ref, pod_uid, spec
 from kubelet_trio.objects import container_references, read_objects
 from kubelet_trio.pods.images import EnsuredImage
+from kubelet_trio.pods.plan import StartContainer
 from kubelet_trio.pods.records.files import PodFiles
 from kubelet_trio.pods.services import PodServices
+from kubelet_trio.pods.steps.sandbox import RunningSandbox
 
 
 async def container_inputs(
     services: PodServices,
     pod: Pod,
-    container: PodContainer,
     node: NodeSettings,
     *,
-    attempt: int,
+    start: StartContainer,
     image: EnsuredImage,
-    ips: Sequence[str],
+    sandbox: RunningSandbox,
 ) -> ContainerInputs:
     """Gather the inputs of a container's config; `target_container_id` is left to the caller.
 
     Raises `ContainerConfigError`, `VolumeError`, `RuntimeCallError` and OSError.
     """
+    container, ips = start.container, sandbox.ips
     # Before the mounts: `subPathExpr` is expanded with these variables.
     environment = await container_environment(services, pod, container, node, ips)
     mounts = await services.volumes.container_mounts(
@@ -52,10 +54,14 @@ async def container_inputs(
     )
     devices = await services.volumes.container_devices(pod, container)
     user = await _image_user(services, pod, container, image)
-    files = PodFiles(pod, node)
-    own = await services.offload(files.container_files, container.spec, tuple(ips))
+    own = sandbox.files.get(container.spec.name)
+    if own is None:
+        make = PodFiles(pod, node).container_files
+        own = await services.offload(
+            make, container.spec, tuple(ips), start.attempt, counts_logs=start.unrecorded
+        )
     return ContainerInputs(
-        restart_count=attempt,
+        restart_count=own.attempt,
         image_ref=image.ref,
         image_uid=user[0],
         image_username=user[1],

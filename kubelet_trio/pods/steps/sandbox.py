@@ -6,10 +6,12 @@ The pod's RuntimeClass, an object of the API, names the runtime handler. A pod w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
+import trio
 from lightkube.models.core_v1 import Pod
 from lightkube.models.node_v1 import RuntimeClass
 
@@ -19,8 +21,8 @@ from kubelet_trio.cri import RuntimeCallError, v1
 from kubelet_trio.managers import ClaimError
 from kubelet_trio.model import RuntimePod, SandboxId, node_ref, pod_object_ref, pod_uid, spec
 from kubelet_trio.objects import ObjectError, ObjectNotFoundError, runtime_class_key
-from kubelet_trio.pods.plan import PodPlan
-from kubelet_trio.pods.records.files import PodFiles
+from kubelet_trio.pods.plan import PodPlan, StartContainer
+from kubelet_trio.pods.records.files import ContainerFiles, PodFiles
 from kubelet_trio.pods.records.userns import UserNamespaceError
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.steps.concurrency import run_alongside, run_together
@@ -29,6 +31,8 @@ from kubelet_trio.pods.steps.progress import Progress
 from kubelet_trio.tracing import NO_SPAN, Attributes, span
 from kubelet_trio.volumes import AttachLimitError, VolumeError
 
+# Seconds: the loop is to send RunPodSandbox first, which takes any runtime much longer than this.
+_PREPARE_AFTER = 0.003
 ATTACH_LIMIT = "VolumeAttachmentLimitExceeded"  # of pkg/kubelet/volumemanager
 
 
@@ -47,7 +51,9 @@ class RunningSandbox:
 
     id: SandboxId
     spec: SandboxSpec
-    ips: Sequence[str]
+    ips: Sequence[str] = ()
+    # Made while it was created, by container name. The hosts file lacks the addresses.
+    files: Mapping[str, ContainerFiles] = field(default_factory=dict)
 
 
 async def sandbox_spec(
@@ -99,8 +105,8 @@ async def create_sandbox(
     plan: PodPlan,
     observed: RuntimePod,
     progress: Progress,
-) -> tuple[SandboxId, SandboxSpec]:
-    """Create a pod's sandbox and read its status, which has its addresses.
+) -> RunningSandbox:
+    """Create a pod's sandbox and read its status, which has its addresses, into the observer.
 
     Raises `StepError`, and `PodRejectedError` if the node can attach no more volumes.
     """
@@ -111,7 +117,7 @@ async def create_sandbox(
 
 async def _create_sandbox(
     services: PodServices, pod: Pod, node: NodeSettings, plan: PodPlan, progress: Progress
-) -> tuple[SandboxId, SandboxSpec]:
+) -> RunningSandbox:
     try:
         progress.at("preparing the sandbox")
         made = await sandbox_spec(services, pod, node, plan.sandbox_attempt)
@@ -127,7 +133,7 @@ async def _create_sandbox(
         with span("prepareClaims") if spec(pod).resourceClaims else NO_SPAN:
             await services.claims.prepare(pod)
         progress.at("creating the sandbox")
-        sandbox_id = await _run_sandbox(services, pod, plan, made)
+        sandbox = await _run_sandbox(services, pod, node, plan, made)
     except CgroupError as exc:
         message = f"unable to ensure pod container exists: {exc}"
         raise StepError("FailedCreatePodContainer", message) from exc
@@ -144,25 +150,34 @@ async def _create_sandbox(
         cause = exc.go_text if isinstance(exc, RuntimeCallError) else exc
         raise StepError("FailedCreatePodSandBox", f"Failed to create pod sandbox: {cause}") from exc
     try:
-        await services.observer.refresh(pod_uid(pod), sandboxes=[sandbox_id])
+        await services.observer.refresh(pod_uid(pod), sandboxes=[sandbox.id])
     except RuntimeCallError as exc:
         text = f"Unable to get pod sandbox status: {exc.go_text}"
         raise StepError("FailedPodSandBoxStatus", text) from exc
-    return sandbox_id, made
+    return sandbox
 
 
 async def _run_sandbox(
-    services: PodServices, pod: Pod, plan: PodPlan, made: SandboxSpec
-) -> SandboxId:
-    """Run the sandbox; meanwhile look for the image of the container that starts next."""
+    services: PodServices, pod: Pod, node: NodeSettings, plan: PodPlan, made: SandboxSpec
+) -> RunningSandbox:
+    """Run the sandbox; meanwhile look for the image of the next container, and make its files."""
     ids: list[SandboxId] = []
+    files: dict[str, ContainerFiles] = {}
 
     async def run() -> None:
         ids.append(await services.runtime.run_pod_sandbox(made.config, made.handler))
 
-    looks = [partial(services.images.look, pod, start.container) for start in plan.start[:1]]
-    await run_alongside(run, looks, (RuntimeCallError,))
-    return ids[0]
+    async def prepare(start: StartContainer) -> None:
+        await trio.sleep(_PREPARE_AFTER)
+        await services.images.look(pod, start.container)
+        make, container = PodFiles(pod, node).container_files, start.container.spec
+        with contextlib.suppress(OSError):  # its start tries again, and says what is wrong
+            files[container.name] = await services.offload(
+                make, container, (), start.attempt, counts_logs=start.unrecorded
+            )
+
+    await run_alongside(run, [partial(prepare, s) for s in plan.start[:1]], (RuntimeCallError,))
+    return RunningSandbox(ids[0], made, files=files)
 
 
 def _about_volumes(pod: Pod) -> Attributes:

@@ -31,7 +31,6 @@ from kubelet_trio.pods.plan import (
     deadline_failure,
     plan_pod,
 )
-from kubelet_trio.pods.records.files import PodFiles
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.status import resize_failed
 from kubelet_trio.pods.steps.certainty import Certainty
@@ -99,7 +98,6 @@ class PodSync:
         self.plan: PodPlan | None = None  # of the last round
         self._last_step: tuple[PodPlan, RuntimePod] | None = None
         self._refresh_at = 0.0  # trio time at which the volumes are due
-        self._attempts: dict[str, int] = {}  # as of the last round, from log files
         self._asked: frozenset[ContainerId] = NOTHING  # to restart
         self._synced: Pod | None = None  # of the last round
 
@@ -148,7 +146,7 @@ class PodSync:
         # Read together with `observed`: a refresh during the awaits below may change it.
         is_certain = services.observer.is_certain(pod_uid(pod))
         self._report_trouble(pod)
-        self.plan = plan = await self._plan(pod, observed, now)
+        self.plan = plan = self._plan(pod, observed, now)
         services.notes.plan(pod_uid(pod), plan)
         await self._refresh_volumes(pod, plan)
         await self._publish(observed, plan)
@@ -178,16 +176,10 @@ class PodSync:
         if trouble and self._services.runtime_state.value.is_usable:
             self._event(pod, "Warning", "FailedSync", f"error determining status: {trouble}")
 
-    async def _plan(self, pod: Pod, observed: RuntimePod, now: float) -> PodPlan:
-        containers = list(pod_containers(pod))
-        attempts: dict[str, int] = {}
-        # If the runtime has no record of a container, only its log files show how often it started.
-        if any(observed.latest(c.spec.name) is None for c in containers):
-            files = PodFiles(pod, self._services.node())
-            attempts = await self._services.offload(files.attempts_logged)
-        newest = {record.id for c in containers if (record := observed.latest(c.spec.name))}
+    def _plan(self, pod: Pod, observed: RuntimePod, now: float) -> PodPlan:
+        latest = (observed.latest(c.spec.name) for c in pod_containers(pod))
+        newest = {record.id for record in latest if record is not None}
         self._asked = self._asked & newest or NOTHING
-        self._attempts = attempts
         return plan_pod(pod, observed, self.given(pod, observed, now, self._allocation.resize))
 
     def given(
@@ -204,7 +196,6 @@ class PodSync:
             started=self._probes.started(observed),
             unhealthy=self._probes.unhealthy(observed),
             pull=self.holds.containers(now),
-            min_attempts=self._attempts,
             ended=self._reporter.reported_ends(pod),
             keep_dead=self._services.dead_kept,
             restarting_all=self._reporter.restarts_all(pod),

@@ -67,6 +67,7 @@ class FakeTree:
     """Cgroups in memory; what it is told to refuse, it refuses."""
 
     there: dict[CgroupName, CgroupLimits] = field(default_factory=dict)
+    writes: list[CgroupName] = field(default_factory=list)  # by `apply`
     reserved: set[str] = field(default_factory=set)
     refused: dict[CgroupName | str, str] = field(default_factory=dict)
     missing: frozenset[str] = frozenset()
@@ -81,6 +82,7 @@ class FakeTree:
             raise self.error
         if name[:-1] and name[:-1] not in self.there:
             raise AssertionError(f"{name} is made before what it is in")
+        self.writes.append(name)
         self.there[name] = limits
         return self._written(name, limits)
 
@@ -229,6 +231,21 @@ async def test_classes_follow_the_pods_that_are_there(autojump_clock: MockClock)
         await trio.sleep(61)
         assert world.tree.there[BURSTABLE].cpu_shares == 1024
     assert len(world.events.seen) == 1
+
+
+async def test_a_pod_that_comes_costs_the_levels_above_it_no_write(
+    autojump_clock: MockClock,
+) -> None:
+    world = World()
+    async with world.running():
+        world.tree.writes.clear()
+        pod = make_pod("u1")
+        await world.cgroups.ensure(pod)
+        world.show(pod)
+        await settle()
+        assert world.tree.writes == [(*BEST_EFFORT, "podu1")]
+        await trio.sleep(61)  # all of them, whoever else has changed them
+        assert {KUBEPODS, BURSTABLE, BEST_EFFORT} < set(world.tree.writes)
 
 
 async def test_nothing_is_made_before_the_runtime_has_told_its_driver(

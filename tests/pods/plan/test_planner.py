@@ -218,20 +218,10 @@ def test_the_restart_count_follows_the_highest_that_was_ever_used() -> None:
     assert started(planned(pod(), runtime(*dead))) == [("web", 5)]
 
 
-@pytest.mark.parametrize(
-    ("records", "logged", "expected"),
-    [([], 3, 3), ([record("web", EXITED, 5)], 3, 6), ([record("web", EXITED, 1)], 3, 3)],
-)
-def test_the_restart_count_is_never_below_what_logs_on_disk_tell(
-    records: list[object], logged: int, expected: int
-) -> None:
-    made = planned(
-        pod(),
-        runtime(*records),  # type: ignore[arg-type]
-        now=100_000.0,
-        min_attempts={"web": logged},
-    )
-    assert started(made) == [("web", expected)]
+def test_logs_on_disk_count_for_containers_of_which_the_runtime_knows_no_instance() -> None:
+    made = planned(pod("web", "lost"), runtime(record("web", EXITED, 5)), now=100_000.0)
+    assert started(made) == [("web", 6), ("lost", 0)]
+    assert [start.unrecorded for start in made.start] == [False, True]
 
 
 def test_ephemeral_containers_start_even_before_initialization_is_done() -> None:
