@@ -42,13 +42,15 @@ def cadvisor_text(snapshot: Snapshot, machine: MachineInfo) -> str:
     page = Exposition()
     write_machine(page, machine, snapshot.reading.node)
     subjects = list(_subjects(snapshot))
-    times = [milliseconds(subject.usage.time) for subject in subjects]
+    # The same text for the same time: all but what a runtime reported.
+    ends = {time: milliseconds(time) for time in {subject.usage.time for subject in subjects}}
+    times = [ends[subject.usage.time] for subject in subjects]
     labels = [subject.labels for subject in subjects]
     plain = [f"{text}}} " for text in labels]
     columns = zip(*map(_values, subjects), strict=True)
     for (name, kind, help_text, more, is_timed), column in zip(FAMILIES, columns, strict=True):
-        inside = [f"{text}{more}}} " for text in labels] if more else plain
-        lines = block(f"{name}{{", inside, column, times if is_timed else None)
+        inside, end = (labels, f"{more}}} ") if more else (plain, "")
+        lines = block(f"{name}{{", inside, column, times if is_timed else None, end)
         if lines:
             page.family(name, kind, help_text).append(lines)
     write_disks(page, subjects[0], snapshot.reading.disks, times[0])

@@ -43,9 +43,21 @@ class Subject:
 
 
 def block(
-    begin: str, labels: Sequence[str], values: Sequence[float | None], times: Sequence[str] | None
+    begin: str,
+    labels: Sequence[str],
+    values: Sequence[float | None],
+    times: Sequence[str] | None,
+    more: str = "",
 ) -> str:
-    """Return the lines of a family; a value that is None has none, and the last has no end."""
+    """Return the lines of a family; a value that is None has none, and the last has no end.
+
+    Args:
+        begin: of each line: the name and a brace.
+        labels: what each line has of its own, with what ends the labels if `more` does not.
+        values: one for each line.
+        times: when they were read; None: the lines have no time.
+        more: what all lines have after that.
+    """
     if None in values:
         is_there = [value is not None for value in values]
         labels = list(compress(labels, is_there))
@@ -54,13 +66,16 @@ def block(
     if not there:
         return ""
     last = "" if times is None else times[-1]
+    width = 4 if more else 3
     # Nearly always all have been read at the same time.
-    parts = [f"{last}\n{begin}"] * (3 * len(there))
-    parts[::3] = labels
-    parts[1::3] = number_texts(there)
+    parts = [f"{last}\n{begin}"] * (width * len(there))
+    parts[::width] = labels
+    if more:
+        parts[1::width] = [more] * len(there)
+    parts[width - 2 :: width] = number_texts(there)
     if times is not None and times.count(last) < len(times):
         ends = {time: f"{time}\n{begin}" for time in set(times)}
-        parts[2::3] = map(ends.__getitem__, times)
+        parts[width - 1 :: width] = map(ends.__getitem__, times)
     parts[-1] = last
     return begin + "".join(parts)
 

@@ -28,6 +28,7 @@ _PRESSURE = re.compile(
     % (_NUMBER, _NUMBER, _NUMBER, MOST_DIGITS),
     re.MULTILINE,
 )
+_QUOTE, _BACKSLASH, _MINUS = b'"\\-'
 _decode_psi = msgspec.json.Decoder(Psi).decode
 
 
@@ -55,7 +56,9 @@ def read_counts(kind: type[CountsT], text: bytes) -> CountsT:
 
 def _is_plain(text: bytes) -> bool:
     """Return whether JSON takes nothing in it for more than a name or a number."""
-    return text[-1:] == b"\n" and b'"' not in text and b"\\" not in text and b"-" not in text
+    return (
+        text[-1:] == b"\n" and _QUOTE not in text and _BACKSLASH not in text and _MINUS not in text
+    )
 
 
 @functools.cache
