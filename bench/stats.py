@@ -1,6 +1,6 @@
 """`python -m bench.stats`: how long the stats pages take, by the number of pods.
 
-The runtime is the fake one, whose statistics arrive as bytes, and the files of cgroups are a tree of
+The runtime is the fake one, whose statistics arrive as bytes, and the files of cgroups are a tree
 version 2 on disk, as long as Linux 6.12 writes them: what is measured is our own work, reading them
 included. What the containers and pods use changes between two rounds. /proc is the kernel's: a
 pause container has one process, a container two, a pod's own cgroup none. The processes sleep and

@@ -14,7 +14,7 @@ import pytest
 from inotify_simple import INotify
 
 from kubelet_trio.stats import CgroupUsage, Host, MachineInfo
-from kubelet_trio.stats.cadvisor import cadvisor_text
+from kubelet_trio.stats.cadvisor import cadvisor_page
 from kubelet_trio.stats.cgroup_files import CgroupFiles
 from kubelet_trio.stats.cgroup_parse import LIMITS
 from kubelet_trio.stats.open_files import Room
@@ -43,7 +43,7 @@ def page(host: Host, files: CgroupFiles | None) -> str:
         host, ["/kubepods", "/kubepods.slice"], everything=True, now=NOW, files=files
     )
     snapshot = Snapshot("node", "", reading, (), find_places((), (), lambda _: None))
-    lines = cadvisor_text(snapshot, MachineInfo()).splitlines()
+    lines = cadvisor_page(snapshot, MachineInfo()).decode().splitlines()
     # The space on disks is that of this machine, where others write.
     return "\n".join(line for line in lines if 'device="/dev/sda1"' not in line)
 
