@@ -1,15 +1,12 @@
 """`python -m bench.stats`: how long the stats pages take, by the number of pods.
 
 The runtime is the fake one, whose statistics arrive as bytes, and the files of cgroups are a tree
-version 2 on disk, as long as Linux 6.12 writes them: what is measured is our own work, reading them
-included. What the containers and pods use changes between two rounds. /proc is the kernel's: a
+of version 2 on disk, as long as Linux 6.12 writes them: what is measured is our own work, reading
+them included. What the containers and pods use changes between two rounds. /proc is the kernel's: a
 pause container has one process, a container two, a pod's own cgroup none. The processes sleep and
 have six open files each, two of them sockets; they are in the network namespace of the bench. The
 limits are those that this project set itself, for 100 pods. Garbage is collected as the daemon does
 it.
-
-`--against CHECKOUT` measures `/metrics/cadvisor` of this checkout and of another one in turns, each
-in a process of its own, which what else the machine does meets alike.
 """
 
 from __future__ import annotations

@@ -171,7 +171,8 @@ def write_io(
     page: Page, subjects: _Timed, devices: Mapping[str, str], told: AbstractSet[str]
 ) -> None:
     """Write the I/O of cgroups by device; of the devices `told` what disks do not show."""
-    labels, both, names, values, times = [], [], [], [], []
+    labels, names, values, times = [], [], [], []
+    both: list[bytes] = []
     known = {number: _device_labels(number, name) for number, name in devices.items()}
     for subject, time in subjects:
         for number, count in subject.usage.io.items():

@@ -368,11 +368,14 @@ def _io_v2(text: bytes) -> dict[str, DeviceIo]:
         }
     devices = {}
     for line in text.splitlines():
-        device, *pairs = line.split() or [""]
-        counts = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
-        if "rbytes" in counts:
-            devices[device] = DeviceIo(
-                *(_number(counts.get(name, "")) for name in ("rbytes", "wbytes", "rios", "wios"))
+        device, *pairs = line.split() or [b""]
+        counts = dict(pair.partition(b"=")[::2] for pair in pairs if b"=" in pair)
+        if b"rbytes" in counts:
+            devices[_name(device)] = DeviceIo(
+                *(
+                    _number(counts.get(name, b""))
+                    for name in (b"rbytes", b"wbytes", b"rios", b"wios")
+                )
             )
     return devices
 

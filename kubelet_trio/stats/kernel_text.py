@@ -49,7 +49,10 @@ def read_counts(kind: type[CountsT], text: bytes) -> CountsT:
     """
     if _is_plain(text):
         with suppress(DecodeError):
-            return _decoder(kind)(b'{"%b}' % text[:-1].replace(b" ", b'":').replace(b"\n", b',"'))
+            counts: CountsT = _decoder(kind)(
+                b'{"%b}' % text[:-1].replace(b" ", b'":').replace(b"\n", b',"')
+            )
+            return counts
     found = flat(text)
     return kind(**{name: found[name] for name in kind.__struct_fields__ if name in found})
 

@@ -248,3 +248,10 @@ def test_counts_are_those_of_the_lines(lines: list[str], end: str) -> None:
 )
 def test_pressure_is_read_in_whatever_form(text: str, some: PsiLine, full: PsiLine) -> None:
     assert parse_pressure(text.encode()) == Psi(some, full)
+
+
+@pytest.mark.parametrize("odd", ["8:16 dbytes=5 rbytes=7 wbytes=x", "8:16 rbytes=7", ""])
+def test_devices_are_read_in_whatever_form(odd: str) -> None:
+    text = f"8:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=0\n{odd}\n"
+    found = parse_v2({"io.stat": text.encode()}, NOW).io
+    assert found == {"8:0": DeviceIo(1, 2, 3, 4)} | ({"8:16": DeviceIo(7)} if odd else {})
