@@ -89,6 +89,7 @@ class CgroupFiles:
         self.processes = ProcessFiles(host, self._room)
         self._limits = KnownLimits(self._room)
         self._cgroups: dict[str, _Cgroup] = {}
+        self._names: dict[tuple[str, ...], tuple[str, ...]] = {}  # of rounds, which share them
         self._round = 0
         self._wanted = {few: tuple(_wanted(host, few)) for few in (False, True)}
 
@@ -287,7 +288,7 @@ class CgroupFiles:
         if kept and all(name in kept or name in limits for name in names):
             there = tuple(name for name in names if name in kept)
             directory.rounds[everything] = _Round(
-                there,
+                self._names.setdefault(there, there),
                 tuple(kept[name] for name in there),
                 len(there) < len(names),
                 [found[name] for name in there],

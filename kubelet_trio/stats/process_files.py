@@ -11,7 +11,7 @@ import os
 import resource
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
@@ -43,7 +43,7 @@ class _Process:
 
     stat: int
     fds: int  # of the directory
-    names: list[str] = field(default_factory=list)  # in the directory, if they are few
+    names: tuple[str, ...] = ()  # in the directory, if they are few
 
 
 class _Opened(NamedTuple):
@@ -207,12 +207,12 @@ def _read(process: _Process, most: int) -> tuple[str, int, list[str]]:
             return state, len(names), [os.readlink(name, dir_fd=directory) for name in names]
         except OSError:
             pass
-    names = os.listdir(directory)  # one process may have a million
-    if len(names) > _FEW or os.stat(directory).st_size != len(names):
-        process.names = []
+    listed = os.listdir(directory)  # one process may have a million
+    if len(listed) > _FEW or os.stat(directory).st_size != len(listed):
+        process.names = ()
     else:
-        process.names = names
-    return state, len(names), _targets(directory, names[:most])
+        process.names = tuple(listed)
+    return state, len(listed), _targets(directory, listed[:most])
 
 
 def _text(descriptor: int) -> str:
