@@ -1,23 +1,27 @@
 """`python -m bench.stats`: how long the stats pages take, by the number of pods.
 
-The runtime is the fake one, whose statistics arrive as bytes, and the kernel's files are a recorded
-tree of cgroup version 2 on disk: what is measured is our own work, reading them included. What the
-containers and pods use changes between two rounds. A pause container has one process, a container
-two, a pod's own cgroup none; each process has files of its own. The limits are those that this
-project set itself, for 100 pods. Garbage is collected as the daemon does it.
+The runtime is the fake one, whose statistics arrive as bytes, and the files of cgroups are a tree
+of version 2 on disk, as long as Linux 6.12 writes them: what is measured is our own work, reading
+them included. What the containers and pods use changes between two rounds. /proc is the kernel's: a
+pause container has one process, a container two, a pod's own cgroup none. The processes sleep and
+have six open files each, two of them sockets; they are in the network namespace of the bench. The
+limits are those that this project set itself, for 100 pods. Garbage is collected as the daemon does
+it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import mmap
+import os
 import re
 import resource
-import shutil
+import socket
+import subprocess
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -34,6 +38,23 @@ from tests.stats import trees
 LIMITS_MS = {"/stats/summary": 90.0, "/metrics/resource": 30.0, "/metrics/cadvisor": 60.0}
 # Of each container and pod, which run; a pause container does nothing.
 _CHANGING = ("cpu.stat", "memory.current", "memory.stat", "io.stat", "cpu.pressure")
+# What Linux 6.12 has in memory.stat besides.
+_MORE_MEMORY = (
+    "kernel_stack pagetables sec_pagetables percpu sock vmalloc shmem zswap zswapped file_dirty "
+    "file_writeback swapcached anon_thp file_thp shmem_thp unevictable slab_reclaimable "
+    "slab_unreclaimable slab workingset_refault_anon workingset_refault_file "
+    "workingset_activate_anon workingset_activate_file workingset_restore_anon "
+    "workingset_restore_file workingset_nodereclaim pgdemote_kswapd pgdemote_direct "
+    "pgdemote_khugepaged pgscan pgsteal pgscan_kswapd pgscan_direct pgscan_khugepaged "
+    "pgsteal_kswapd pgsteal_direct pgsteal_khugepaged pgrefill pgactivate pgdeactivate pglazyfree "
+    "pglazyfreed zswpin zswpout zswpwb thp_fault_alloc thp_collapse_alloc thp_swpout "
+    "thp_swpout_fallback"
+)
+_FILES = {
+    **trees.V2,
+    "memory.stat": trees.V2["memory.stat"]
+    + "".join(f"{name} {49152 * (len(name) % 5)}\n" for name in _MORE_MEMORY.split()),
+}
 _ROOT = "/kubepods.slice"
 
 
@@ -52,12 +73,17 @@ def main(pods: tuple[int, ...], containers: int, rounds: int) -> None:
         f"{'kB':>8}{'files':>8}"
     )
     for number in pods:
-        with tempfile.TemporaryDirectory() as base:
-            trio.run(_measure, Path(base), number, containers, rounds)
+        with (
+            tempfile.TemporaryDirectory() as base,
+            _processes(number * (1 + 2 * containers)) as pids,
+        ):
+            trio.run(_measure, Path(base), number, containers, rounds, pids)
 
 
-async def _measure(base: Path, pods: int, containers: int, rounds: int) -> None:
-    provider, busy = await _provider(base, pods, containers)
+async def _measure(
+    base: Path, pods: int, containers: int, rounds: int, pids: Sequence[int]
+) -> None:
+    provider, busy = await _provider(base, pods, containers, pids)
     spare_collector()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(collect_when_quiet)
@@ -94,7 +120,7 @@ async def _measure_pages(provider: StatsProvider, busy: list[Path], pods: int, r
 def _use(busy: list[Path], number: int) -> None:
     """Let the cgroups count on."""
     changed = {
-        name: re.sub(r"[1-9]\d{5,}", lambda found: str(int(found[0]) + number), trees.V2[name])
+        name: re.sub(r"[1-9]\d{5,}", lambda found: str(int(found[0]) + number), _FILES[name])
         for name in _CHANGING
     }
     for directory in busy:
@@ -104,12 +130,38 @@ def _use(busy: list[Path], number: int) -> None:
                 content[:] = changed[name].encode()
 
 
-def _write_processes(host: Host, processes: Mapping[str, str]) -> None:
-    """Write the processes of cgroups, each with files of its own."""
+@contextlib.contextmanager
+def _processes(number: int) -> Iterator[list[int]]:
+    """Start processes that sleep, with some open files; return their ids."""
+    with contextlib.ExitStack() as stack:
+        pair = [stack.enter_context(one) for one in socket.socketpair()]
+        null = os.open(os.devnull, os.O_RDWR)
+        stack.callback(os.close, null)
+        started: list[subprocess.Popen[bytes]] = []
+        stack.callback(_end, started)
+        for _ in range(number):
+            opened = (null, *(one.fileno() for one in pair))
+            started.append(
+                subprocess.Popen(
+                    ["sleep", "infinity"], stdin=null, stdout=null, stderr=null, pass_fds=opened
+                )
+            )
+        yield [process.pid for process in started]
+
+
+def _end(started: Iterable[subprocess.Popen[bytes]]) -> None:
+    for process in started:
+        process.kill()
+    for process in started:
+        process.wait()
+
+
+def _write_cgroups(host: Host, processes: Mapping[str, Sequence[int]]) -> None:
+    """Write the processes of cgroups, and a memory.stat as long as the kernel's."""
     for path, own in processes.items():
-        Path(f"{host.mounts['']}{path}/cgroup.procs").write_text(own)
-        for process in own.split():
-            shutil.copytree(f"{host.proc}/101", f"{host.proc}/{process}", symlinks=True)
+        directory = Path(f"{host.mounts['']}{path}")
+        (directory / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in own))
+        (directory / "memory.stat").write_text(_FILES["memory.stat"])
 
 
 class _DecodingRuntime(FakeRuntime):
@@ -127,11 +179,13 @@ class _DecodingRuntime(FakeRuntime):
         return parse_stats(self._encoded, layers_only=layers_only)
 
 
-async def _provider(base: Path, pods: int, containers: int) -> tuple[StatsProvider, list[Path]]:
+async def _provider(
+    base: Path, pods: int, containers: int, pids: Sequence[int]
+) -> tuple[StatsProvider, list[Path]]:
     """Return a provider for a node of that size, and the directories of cgroups that are busy."""
     runtime, subjects, idle = _DecodingRuntime(), [], set[str]()
-    processes: dict[str, str] = {}
-    pids = itertools.count(1000)
+    processes: dict[str, Sequence[int]] = {}
+    free = iter(pids)
     runtime.images.present.add("web")
     for number in range(pods):
         uid = PodUid(f"{number:08}-0000-0000-0000-000000000000")
@@ -153,15 +207,17 @@ async def _provider(base: Path, pods: int, containers: int) -> tuple[StatsProvid
             )
             container = await runtime.create_container(sandbox, made, config)
             await runtime.start_container(container)
-            pid = next(pids)
-            inside.append(ContainerSubject(container, name, "registry.k8s.io/web:1", pid, 1.0, 1.0))
-            processes[f"{path}/cri-containerd-{container}.scope"] = f"{pid}\n{next(pids)}\n"
+            own = next(free), next(free)
+            inside.append(
+                ContainerSubject(container, name, "registry.k8s.io/web:1", own[0], 1.0, 1.0)
+            )
+            processes[f"{path}/cri-containerd-{container}.scope"] = own
         pauses = f"{path}/cri-containerd-{sandbox}.scope"
-        processes |= {path: "", pauses: f"{next(pids)}\n"}
+        processes |= {path: (), pauses: (next(free),)}
         idle.add(pauses)
         subjects.append(PodSubject(uid, f"web-{number}", "prod", tuple(inside), sandbox, 1.0, 1.0))
-    host = trees.write_v2(base, *processes)
-    _write_processes(host, processes)
+    host = replace(trees.write_v2(base, *processes), proc="/proc")
+    _write_cgroups(host, processes)
     uids = {subject.uid.replace("-", "_"): subject.uid for subject in subjects}
     provider = StatsProvider(
         StatsSettings("node", str(base / "root"), (_ROOT,)),

@@ -115,7 +115,7 @@ def stats_pages(stats: AgentStats, metrics: AgentMetrics) -> Mapping[str, Handle
         return Response(body=body, content_type="application/json")
 
     async def cadvisor(_request: Request) -> Response:
-        return _page(await (await stats.provider()).cadvisor())
+        return Response(body=await (await stats.provider()).cadvisor(), content_type=_TEXT)
 
     async def resource(_request: Request) -> Response:
         return _page(await (await stats.provider()).resource())

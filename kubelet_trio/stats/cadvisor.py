@@ -18,6 +18,7 @@ from kubelet_trio.stats.cadvisor_families import (
     TASK_STATES,
 )
 from kubelet_trio.stats.cadvisor_lines import (
+    Page,
     Subject,
     block,
     write_disks,
@@ -37,20 +38,22 @@ _MICRO = 1e6
 _PLACES = {letter: i for i, (_, letters) in enumerate(TASK_STATES) for letter in letters}
 
 
-def cadvisor_text(snapshot: Snapshot, machine: MachineInfo) -> str:
+def cadvisor_page(snapshot: Snapshot, machine: MachineInfo) -> bytes:
     """Return the page."""
-    page = Exposition()
-    write_machine(page, machine, snapshot.reading.node)
+    about = Exposition()
+    write_machine(about, machine, snapshot.reading.node)
+    page = Page(about.text().encode())
     subjects = list(_subjects(snapshot))
-    times = [milliseconds(subject.usage.time) for subject in subjects]
+    # The same object for the same time: all but what a runtime reported.
+    ends = {at: f"{milliseconds(at)}\n".encode() for at in {s.usage.time for s in subjects}}
+    times = [ends[subject.usage.time] for subject in subjects]
     labels = [subject.labels for subject in subjects]
-    plain = [f"{text}}} " for text in labels]
+    plain = [text + b"} " for text in labels]
     columns = zip(*map(_values, subjects), strict=True)
     for (name, kind, help_text, more, is_timed), column in zip(FAMILIES, columns, strict=True):
-        inside = [f"{text}{more}}} " for text in labels] if more else plain
-        lines = block(f"{name}{{", inside, column, times if is_timed else None)
-        if lines:
-            page.family(name, kind, help_text).append(lines)
+        inside, end = (labels, f"{more}}} ".encode()) if more else (plain, b"")
+        if parts := block(name, inside, column, times if is_timed else None, end):
+            page.write(name, kind, help_text, parts)
     write_disks(page, subjects[0], snapshot.reading.disks, times[0])
     # A disk tells more of itself than the cgroup of the node does.
     told = {disk.device for disk in snapshot.reading.disks if disk.io is not None}
@@ -61,8 +64,10 @@ def cadvisor_text(snapshot: Snapshot, machine: MachineInfo) -> str:
         write_io(page, mine, devices, told if part == (0, 1) else frozenset())
         write_networks(page, mine)
         write_writable(page, mine, snapshot.disk.containers or snapshot.disk.images)
-    page.add("container_scrape_error", "gauge", SCRAPE_ERROR, 0)
-    return page.text()
+    page.family("container_scrape_error", "gauge", SCRAPE_ERROR).append(
+        b"container_scrape_error 0\n"
+    )
+    return page.content()
 
 
 def _labels(
@@ -71,7 +76,7 @@ def _labels(
     container: str = "",
     image: str = "",
     name: str = "",
-) -> str:
+) -> bytes:
     namespace, of = (pod.namespace, pod.name) if pod else ("", "")
     text = (
         f'container="{container}",id="{cgroup}",image="{image}",name="{name}",'
@@ -79,7 +84,7 @@ def _labels(
     )
     # Nothing to escape, as always but for names that somebody made up.
     if text.count('"') == 12 and "\\" not in text and "\n" not in text:
-        return text
+        return text.encode()
     return label_text(
         (
             ("container", container),
@@ -89,7 +94,7 @@ def _labels(
             ("namespace", namespace),
             ("pod", of),
         )
-    )
+    ).encode()
 
 
 def _subjects(snapshot: Snapshot) -> Iterator[Subject]:

@@ -1,11 +1,13 @@
 """Write the lines of `/metrics/cadvisor`: a family of all subjects at once. No I/O.
 
 A full node has 25 000 lines of 300 bytes. They are joined a family at a time, from parts that are
-there already: to format each line costs twice as much.
+there already: to format each line costs twice as much. The page is written once, as bytes: memory
+for a second one comes from the system each time, which takes it longer than all the rest.
 """
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -22,7 +24,7 @@ from kubelet_trio.stats.cadvisor_families import (
 )
 from kubelet_trio.stats.disks import Disk
 from kubelet_trio.stats.process_files import Processes
-from kubelet_trio.stats.text import Exposition, escape, number_texts
+from kubelet_trio.stats.text import escape, number_texts
 from kubelet_trio.stats.usage import CgroupUsage, Filesystem, Interface
 
 # What the statistics of a disk show more exactly than the cgroup of the node.
@@ -34,7 +36,7 @@ class Subject:
     """One cgroup with its labels."""
 
     usage: CgroupUsage
-    labels: str  # the text between the braces
+    labels: bytes  # the text between the braces
     interfaces: tuple[Interface, ...] = ()
     started_at: float = 0.0
     created_at: float = 0.0
@@ -42,40 +44,97 @@ class Subject:
     writable: Filesystem | None = None
 
 
+class Page:
+    """Collects families, in the order of their first use."""
+
+    def __init__(self, begin: bytes) -> None:
+        """Args:
+        begin: what comes first, with other families.
+        """
+        self._whole = io.BytesIO(begin)
+        self._whole.seek(0, io.SEEK_END)
+        self._last = ""  # family that was written
+        self._families: dict[str, list[bytes]] = {}
+
+    def write(self, name: str, kind: str, help_text: str, parts: list[bytes]) -> None:
+        """Write lines of a family, all in a row, before the families of `family`."""
+        if name != self._last:
+            self._whole.write(_head(name, kind, help_text))
+            self._last = name
+        self._whole.write(b"".join(parts))
+
+    def family(self, name: str, kind: str, help_text: str) -> list[bytes]:
+        """Return the parts of a family, to append others; create it at the first call."""
+        parts = self._families.get(name)
+        if parts is None:
+            parts = self._families[name] = [_head(name, kind, help_text)]
+        return parts
+
+    def content(self) -> bytes:
+        """Return the page, without families that have no sample; it is complete then."""
+        for parts in self._families.values():
+            if len(parts) > 1:
+                self._whole.write(b"".join(parts))
+        return self._whole.getvalue()
+
+
+def _head(name: str, kind: str, help_text: str) -> bytes:
+    words = help_text.replace("\n", "\\n")
+    return f"# HELP {name} {words}\n# TYPE {name} {kind}\n".encode()
+
+
 def block(
-    begin: str, labels: Sequence[str], values: Sequence[float | None], times: Sequence[str] | None
-) -> str:
-    """Return the lines of a family; a value that is None has none, and the last has no end."""
+    name: str,
+    labels: Sequence[bytes],
+    values: Sequence[float | None],
+    times: Sequence[bytes] | None,
+    more: bytes = b"",
+) -> list[bytes]:
+    """Return the parts of the lines of a family; a value that is None has none.
+
+    Args:
+        name: of the family.
+        labels: what each line has of its own, with what ends the labels if `more` does not.
+        values: one for each line.
+        times: ends of the lines; None: they have none.
+        more: what all lines have after their labels.
+    """
     if None in values:
         is_there = [value is not None for value in values]
         labels = list(compress(labels, is_there))
         times = None if times is None else list(compress(times, is_there))
     there = [value for value in values if value is not None]
     if not there:
-        return ""
-    last = "" if times is None else times[-1]
-    # Nearly always all have been read at the same time.
-    parts = [f"{last}\n{begin}"] * (3 * len(there))
-    parts[::3] = labels
-    parts[1::3] = number_texts(there)
+        return []
+    begin = f"{name}{{".encode()
+    last = b"\n" if times is None else times[-1]
+    width = 4 if more else 3
+    # Nearly always all have been read at the same time. The end of a line and the begin of the next
+    # are one part.
+    parts = [last + begin] * (width * len(there))
+    parts[::width] = labels
+    if more:
+        parts[1::width] = [more] * len(there)
+    parts[width - 2 :: width] = number_texts(there)
     if times is not None and times.count(last) < len(times):
-        ends = {time: f"{time}\n{begin}" for time in set(times)}
-        parts[2::3] = map(ends.__getitem__, times)
+        ends = {time: time + begin for time in set(times)}
+        parts[width - 1 :: width] = map(ends.__getitem__, times)
     parts[-1] = last
-    return begin + "".join(parts)
+    return [begin, *parts]
 
 
 # Samples that have labels of their own: they are few, or not those of every subject.
 
-_Timed = Sequence[tuple[Subject, str]]  # subjects with the timestamps of their samples
+_Timed = Sequence[tuple[Subject, bytes]]  # subjects with the ends of their lines
 
 
-def write_disks(page: Exposition, node: Subject, disks: Iterable[Disk], time: str) -> None:
+def write_disks(page: Page, node: Subject, disks: Iterable[Disk], time: bytes) -> None:
     """Write the node's own disks."""
     for disk in disks:
-        labels = f'{node.labels},device="{escape(disk.device)}"'
+        labels = node.labels + f',device="{escape(disk.device)}"'.encode()
         for name, kind, words, value in _disk_values(disk):
-            page.family(name, kind, words).append(f"{name}{{{labels}}} {value}{time}")
+            line = b"%b{%b} %b%b" % (name.encode(), labels, str(value).encode(), time)
+            page.family(name, kind, words).append(line)
 
 
 def _disk_values(disk: Disk) -> Iterator[tuple[str, str, str, float]]:
@@ -84,44 +143,45 @@ def _disk_values(disk: Disk) -> Iterator[tuple[str, str, str, float]]:
     yield "container_fs_limit_bytes", "gauge", FS_LIMIT, disk.capacity
     yield "container_fs_inodes_total", "gauge", FS_INODES, disk.inodes
     yield "container_fs_inodes_free", "gauge", FS_INODES_FREE, disk.inodes_free
-    io = disk.io
-    if io is None:
+    done = disk.io
+    if done is None:
         return
     for name, words, value in (
-        ("reads", "Cumulative count of reads completed", io.reads),
-        ("reads_merged", "Cumulative count of reads merged", io.reads_merged),
-        ("sector_reads", "Cumulative count of sector reads completed", io.sectors_read),
-        ("read_seconds", "Cumulative count of seconds spent reading", io.read_seconds),
-        ("writes", "Cumulative count of writes completed", io.writes),
-        ("writes_merged", "Cumulative count of writes merged", io.writes_merged),
-        ("sector_writes", "Cumulative count of sector writes completed", io.sectors_written),
-        ("write_seconds", "Cumulative count of seconds spent writing", io.write_seconds),
-        ("io_time_seconds", "Cumulative count of seconds spent doing I/Os", io.io_seconds),
+        ("reads", "Cumulative count of reads completed", done.reads),
+        ("reads_merged", "Cumulative count of reads merged", done.reads_merged),
+        ("sector_reads", "Cumulative count of sector reads completed", done.sectors_read),
+        ("read_seconds", "Cumulative count of seconds spent reading", done.read_seconds),
+        ("writes", "Cumulative count of writes completed", done.writes),
+        ("writes_merged", "Cumulative count of writes merged", done.writes_merged),
+        ("sector_writes", "Cumulative count of sector writes completed", done.sectors_written),
+        ("write_seconds", "Cumulative count of seconds spent writing", done.write_seconds),
+        ("io_time_seconds", "Cumulative count of seconds spent doing I/Os", done.io_seconds),
         (
             "io_time_weighted_seconds",
             "Cumulative weighted I/O time in seconds",
-            io.weighted_seconds,
+            done.weighted_seconds,
         ),
     ):
         yield f"container_fs_{name}_total", "counter", words, value
     words = "Number of I/Os currently in progress"
-    yield "container_fs_io_current", "gauge", words, io.in_flight
+    yield "container_fs_io_current", "gauge", words, done.in_flight
 
 
 def write_io(
-    page: Exposition, subjects: _Timed, devices: Mapping[str, str], told: AbstractSet[str]
+    page: Page, subjects: _Timed, devices: Mapping[str, str], told: AbstractSet[str]
 ) -> None:
     """Write the I/O of cgroups by device; of the devices `told` what disks do not show."""
-    labels, names, ends, values, times = [], [], [], [], []
+    labels, names, values, times = [], [], [], []
+    both: list[bytes] = []
+    known = {number: _device_labels(number, name) for number, name in devices.items()}
     for subject, time in subjects:
-        for number, io in subject.usage.io.items():
-            device = devices.get(number, "")
-            major, _, minor = number.partition(":")
-            text = f'{subject.labels},device="{device}"'
-            labels.append(f"{text}}} ")
-            ends.append(f'{text},major="{major}",minor="{minor}",operation="')
-            names.append(device)
-            values.append((io.read_bytes, io.reads, io.write_bytes, io.writes))
+        for number, count in subject.usage.io.items():
+            device, read, written = known.get(number) or _device_labels(number, "")
+            labels.append(subject.labels + device)
+            # Both lines of a device follow each other.
+            both += (subject.labels + read, subject.labels + written)
+            names.append(devices.get(number, ""))
+            values.append((count.read_bytes, count.reads, count.write_bytes, count.writes))
             times.append(time)
     if not values:
         return
@@ -130,33 +190,43 @@ def write_io(
         shown: Sequence[int | None] = column
         if told and name in _OF_DISKS:
             shown = [None if n in told else v for n, v in zip(names, column, strict=True)]
-        if lines := block(f"{name}{{", labels, shown, times):
-            page.family(name, "counter", words).append(lines)
-    # Both lines of a device follow each other.
-    both = [f'{text}{operation}"}} ' for text in ends for operation in ("Read", "Write")]
+        if parts := block(name, labels, shown, times):
+            page.family(name, "counter", words).extend(parts)
     moved = [count for pair in zip(columns[0], columns[2], strict=True) for count in pair]
-    lines = block(f"{BLKIO}{{", both, moved, [time for time in times for _ in range(2)])
-    page.family(BLKIO, "counter", "Blkio Device bytes usage").append(lines)
+    parts = block(BLKIO, both, moved, [time for time in times for _ in range(2)])
+    page.family(BLKIO, "counter", "Blkio Device bytes usage").extend(parts)
 
 
-def write_networks(page: Exposition, subjects: _Timed) -> None:
+def _device_labels(number: str, name: str) -> tuple[bytes, bytes, bytes]:
+    """Return the labels of a device, and those of bytes read from it and written to it."""
+    major, _, minor = number.partition(":")
+    device = f',device="{name}"'
+    operation = f'{device},major="{major}",minor="{minor}",operation='
+    return (
+        f"{device}}} ".encode(),
+        f'{operation}"Read"}} '.encode(),
+        f'{operation}"Write"}} '.encode(),
+    )
+
+
+def write_networks(page: Page, subjects: _Timed) -> None:
     labels, values, times = [], [], []
     for subject, time in subjects:
         for interface in subject.interfaces:
-            labels.append(f'{subject.labels},interface="{interface.name}"}} ')
+            labels.append(subject.labels + f',interface="{interface.name}"}} '.encode())
             values.append(_network_values(interface))
             times.append(time)
     if values:
         columns = zip(*values, strict=True)
         for name, words, column in zip(*NETWORK_FAMILIES, columns, strict=True):
-            page.family(name, "counter", words).append(block(f"{name}{{", labels, column, times))
+            page.family(name, "counter", words).extend(block(name, labels, column, times))
 
 
-def write_writable(page: Exposition, subjects: _Timed, whole: Filesystem | None) -> None:
+def write_writable(page: Page, subjects: _Timed, whole: Filesystem | None) -> None:
     """Write the writable layers of containers; `whole` is the file system that holds them."""
     own = [(s, time, s.writable) for s, time in subjects if s.writable is not None]
-    device = whole.device if whole else ""
-    labels = [f'{subject.labels},device="{device}"}} ' for subject, _, _ in own]
+    device = f',device="{whole.device if whole else ""}"}} '.encode()
+    labels = [subject.labels + device for subject, _, _ in own]
     times = [time for _, time, _ in own]
     # As cAdvisor: usage is the container's, limit and inodes are the whole file system's.
     used = [layer.used for _, _, layer in own]
@@ -167,8 +237,8 @@ def write_writable(page: Exposition, subjects: _Timed, whole: Filesystem | None)
         ("container_fs_inodes_total", FS_INODES, [limits[1]] * len(own)),
         ("container_fs_inodes_free", FS_INODES_FREE, [limits[2]] * len(own)),
     ):
-        if lines := block(f"{name}{{", labels, values, times):
-            page.family(name, "gauge", words).append(lines)
+        if parts := block(name, labels, values, times):
+            page.family(name, "gauge", words).extend(parts)
 
 
 def _network_values(interface: Interface) -> tuple[int, ...]:

@@ -27,10 +27,18 @@ _DEPTH = 5  # of the pods' tree: root, QoS class, pod, container, and one of the
 _NO_DIRECTORIES = 2  # links of a directory without others in it
 
 
-_NOT_BEFORE: tuple[dict[str, bytes], None] = ({}, None)
-
 # Identity of a directory, and the number of directories in it with two more.
 _Seen = tuple[int, int, int]
+
+
+@dataclass(slots=True)
+class _Round:
+    """What all readings of a directory read, as long as its files and limits are the same ones."""
+
+    names: tuple[str, ...]
+    descriptors: tuple[int, ...]
+    has_limits: bool  # then it is over when they have been forgotten
+    found: list[bytes]  # by the last one
 
 
 @dataclass(slots=True)
@@ -40,7 +48,17 @@ class _Directory:
     descriptor: int  # of the directory, to open files that were not there before
     files: dict[str, int] = field(default_factory=dict)  # descriptors
     watch: int | None = None  # of its limits
-    limits: dict[str, bytes] = field(default_factory=dict)  # content, while nobody writes them
+    # Content, while nobody writes them; None: there is no such file.
+    limits: dict[str, bytes | None] = field(default_factory=dict)
+    rounds: dict[bool, _Round] = field(default_factory=dict)  # of few and of all files
+
+
+@dataclass(slots=True)
+class _Last:
+    """Content and usage of the last reading."""
+
+    files: dict[str, bytes]
+    usage: CgroupUsage
 
 
 @dataclass(slots=True)
@@ -51,8 +69,7 @@ class _Cgroup:
     seen: _Seen | None = None
     children: tuple[str, ...] | None = None  # names of the cgroups in it, at `seen`
     directories: dict[str, _Directory] = field(default_factory=dict)  # by controller
-    # Content and usage of the last reading, of few and of all files.
-    last: dict[bool, tuple[dict[str, bytes], CgroupUsage]] = field(default_factory=dict)
+    last: dict[bool, _Last] = field(default_factory=dict)  # of few and of all files
 
 
 class CgroupFiles:
@@ -72,6 +89,7 @@ class CgroupFiles:
         self.processes = ProcessFiles(host, self._room)
         self._limits = KnownLimits(self._room)
         self._cgroups: dict[str, _Cgroup] = {}
+        self._names: dict[tuple[str, ...], tuple[str, ...]] = {}  # of rounds, which share them
         self._round = 0
         self._wanted = {few: tuple(_wanted(host, few)) for few in (False, True)}
 
@@ -111,20 +129,26 @@ class CgroupFiles:
         """Read one cgroup; values that cannot be read are None."""
         cgroup = self._cgroup(path)
         cgroup.round = self._round
-        files: dict[str, bytes] = {}
+        last = cgroup.last.get(everything)
+        files = {} if last is None else last.files
+        changed: set[str] = set()
         for controller, names in self._wanted[everything]:
-            self._read_into(files, cgroup, controller, path, names)
-        old, known = cgroup.last.get(everything, _NOT_BEFORE)
-        if known is not None and files == old:
-            usage = known.at(now)
-        else:
-            texts = {name: found.decode("utf-8", "replace") for name, found in files.items()}
-            read = parse.parse_v2 if self._host.version == 2 else parse.parse_v1
-            changed = {name for name, found in files.items() if old.get(name) != found}
-            changed.update(old.keys() - files.keys())
-            usage = read(texts, now, known, changed)
+            directory = cgroup.directories.get(controller)
+            if directory is None or not _read_again(directory, everything, files, changed):
+                found: dict[str, bytes] = {}
+                self._read_into(found, cgroup, controller, path, names)
+                _compare(names, found, files, changed)
+                self._plan_round(cgroup.directories.get(controller), everything, names, found)
+        if last is not None and not changed:
+            last.usage = last.usage.at(now)
+            return last.usage
+        parsed = parse.parse_v2 if self._host.version == 2 else parse.parse_v1
+        if last is not None:
+            last.usage = parsed(files, now, last.usage, changed)
+            return last.usage
+        usage = parsed(files, now)
         if self._keeps:
-            cgroup.last[everything] = files, usage
+            cgroup.last[everything] = _Last(files, usage)
         return usage
 
     def _forget(self, path: str) -> None:
@@ -183,6 +207,7 @@ class CgroupFiles:
                 return
             except OSError:
                 # ENODEV: the cgroup was removed, and perhaps made again.
+                files.clear()
                 self._let_go(cgroup.directories.pop(controller))
         directory = _open_directory(self._host.mounts[controller] + path)
         if directory is None:
@@ -205,42 +230,69 @@ class CgroupFiles:
         self, files: dict[str, bytes], directory: _Directory, names: tuple[str, ...]
     ) -> None:
         """Read files of a cgroup. Raises OSError if one that is open cannot be read any more."""
-        kept, limits, pread = directory.files, directory.limits, os.pread
-        there = [name for name in names if name in kept]
-        # `content` of each; its call takes as long as some of the files take the kernel.
-        found = [pread(kept[name], USUAL, 0) for name in there]
-        if USUAL in map(len, found):
-            found = [content(kept[name]) for name in there]
-        files.update(zip(there, found, strict=True))
+        kept, limits = directory.files, directory.limits
         for name in names:
-            if name in limits:
-                files[name] = limits[name]
-            elif name not in kept:
-                is_known = directory.watch is not None and name in parse.LIMITS
-                self._read_file(files, directory, name, keep=not is_known)
-                if is_known and name in files:
-                    limits[name] = files[name]
+            if name in kept:
+                files[name] = content(kept[name])
+            elif name in limits:
+                if (known := limits[name]) is not None:
+                    files[name] = known
+            else:
+                self._read_new(files, directory, name)
+        if not kept:
+            limits.clear()  # nothing that is open will tell when another one has its place
+
+    def _read_new(self, files: dict[str, bytes], directory: _Directory, name: str) -> None:
+        """Read a file that is not open, if that can be."""
+        is_limit = directory.watch is not None and name in parse.LIMITS
+        is_there = self._read_file(files, directory, name, keep=not is_limit)
+        # A file that is not there comes with a write to the cgroup above or to this one.
+        if directory.watch is not None and (not is_there or (is_limit and name in files)):
+            directory.limits[name] = files.get(name)
 
     def _read_file(
         self, files: dict[str, bytes], directory: _Directory, name: str, *, keep: bool
-    ) -> None:
-        """Open a file and read it, if that can be; keep it open if there is room."""
+    ) -> bool:
+        """Open a file and read it; keep it open if there is room. Return whether it is there."""
         try:
             descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory.descriptor)
+        except FileNotFoundError:
+            return False
         except OSError:
-            return
+            return True
         try:
             files[name] = content(descriptor)
         except OSError:
             # For example ENODEV: the cgroup was removed after the open.
             os.close(descriptor)
-            return
+            return True
         # Version 1 may answer from a list of processes that is a second old, but never at first.
         if keep and self._room.left > 0 and (self._host.version == 2 or name != "cgroup.procs"):
             self._room.left -= 1
             directory.files[name] = descriptor
         else:
             os.close(descriptor)
+        return True
+
+    def _plan_round(
+        self,
+        directory: _Directory | None,
+        everything: bool,
+        names: tuple[str, ...],
+        found: dict[str, bytes],
+    ) -> None:
+        """Let the next reading of a directory read what is open, if all else is known."""
+        if directory is None:
+            return
+        kept, limits = directory.files, directory.limits
+        if kept and all(name in kept or name in limits for name in names):
+            there = tuple(name for name in names if name in kept)
+            directory.rounds[everything] = _Round(
+                self._names.setdefault(there, there),
+                tuple(kept[name] for name in there),
+                len(there) < len(names),
+                [found[name] for name in there],
+            )
 
     def _let_go(self, directory: _Directory) -> None:
         if directory.watch is not None:
@@ -248,6 +300,49 @@ class CgroupFiles:
         for descriptor in (*directory.files.values(), directory.descriptor):
             os.close(descriptor)
             self._room.left += 1
+
+
+def _read_again(
+    directory: _Directory, everything: bool, files: dict[str, bytes], changed: set[str]
+) -> bool:
+    """Read the files of a cgroup that are open; note what has changed in `files` and `changed`.
+
+    Returns whether that is all there is to read.
+    """
+    if not directory.limits:  # forgotten, for few and for all files
+        directory.rounds = {k: r for k, r in directory.rounds.items() if not r.has_limits}
+    rounds = directory.rounds.get(everything)
+    if rounds is None:
+        return False
+    pread = os.pread
+    try:
+        # `content` of each; its call takes as long as some of the files take the kernel.
+        found = [pread(descriptor, USUAL, 0) for descriptor in rounds.descriptors]
+        if USUAL in map(len, found):
+            found = [content(descriptor) for descriptor in rounds.descriptors]
+    except OSError:
+        return False  # ENODEV: what is open belongs to a cgroup that has been removed
+    if found != rounds.found:
+        for name, now, before in zip(rounds.names, found, rounds.found, strict=True):
+            if now != before:
+                changed.add(name)
+                files[name] = now
+        rounds.found = found
+    return True
+
+
+def _compare(
+    names: tuple[str, ...], found: dict[str, bytes], files: dict[str, bytes], changed: set[str]
+) -> None:
+    """Note in `files` what was found of `names`, and in `changed` what was not so before."""
+    for name in names:
+        now = found.get(name)
+        if now != files.get(name):
+            changed.add(name)
+            if now is None:
+                del files[name]
+            else:
+                files[name] = now
 
 
 def _wanted(host: Host, everything: bool) -> Iterator[tuple[str, tuple[str, ...]]]:

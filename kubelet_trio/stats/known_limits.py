@@ -30,10 +30,10 @@ class KnownLimits:
         """
         self._room = room
         self._inotify: INotify | None = None
-        self._known: dict[int, dict[str, bytes]] = {}  # by watch
+        self._known: dict[int, dict[str, bytes | None]] = {}  # by watch
         self._readings = 0
 
-    def watch(self, descriptor: int) -> tuple[int, dict[str, bytes]] | None:
+    def watch(self, descriptor: int) -> tuple[int, dict[str, bytes | None]] | None:
         """Return the watch of a directory, and a dict to keep its files' contents in.
 
         `forget_written` empties the dict when a file has been written. None: it cannot be watched.

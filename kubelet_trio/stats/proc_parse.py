@@ -5,6 +5,7 @@ from __future__ import annotations
 from kubelet_trio.stats.usage import Interface
 
 MOST_DIGITS = 20  # of a 64-bit number
+_USUAL_COUNTERS = 16 * (MOST_DIGITS + 1)  # characters of an interface's line
 # Prefixes of interfaces that are not the node's own: isIgnoredDevice in cAdvisor's handler.go.
 _IGNORED = ("veth", "docker", "nerdctl")
 
@@ -32,11 +33,17 @@ def parse_net_dev(text: str) -> tuple[Interface, ...]:
     found = []
     for line in text.splitlines():
         name, colon, counters = line.partition(":")
-        name, words = name.strip(), counters.split()
-        if not colon or len(words) < 16 or name == "lo" or name.startswith(_IGNORED):
+        name = name.strip()
+        if not colon or name == "lo" or name.startswith(_IGNORED):
+            continue
+        words = counters.split()
+        if len(words) < 16:
             continue
         # Eight columns for receive, then eight for transmit: bytes, packets, errors, dropped, ...
-        n = [to_whole(word) or 0 for word in words]
+        if len(counters) < _USUAL_COUNTERS and "".join(words).isdecimal():
+            n = list(map(int, words))
+        else:
+            n = [to_whole(word) or 0 for word in words]
         found.append(Interface(name, n[0], n[1], n[2], n[3], n[8], n[9], n[10], n[11]))
     return tuple(found)
 
@@ -68,10 +75,10 @@ def parse_open_files_limit(limits: str) -> int | None:
     return None
 
 
-def parse_state(stat: str) -> str:
+def parse_state(stat: bytes) -> str:
     """Return the letter of a process' state, from /proc/<pid>/stat; "" if there is none."""
     # The second field, the command in parentheses, may have parentheses and blanks itself.
-    return stat.rpartition(")")[2][1:2]
+    return stat.rpartition(b")")[2][1:2].decode("ascii", "replace")
 
 
 def parse_own_cgroup(text: str, version: int) -> str | None:

@@ -11,15 +11,18 @@ import os
 import resource
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from msgspec import Struct, field
+import msgspec
+from msgspec import Struct
 
 from kubelet_trio.stats import proc_parse
 from kubelet_trio.stats.open_files import Host, Room, content
 from kubelet_trio.stats.usage import CgroupUsage
 
 _MOST_FDS = 4096  # open files counted in one scrape, to bound its time
+_FEW = 32  # names that are kept of a process' open files
 _NONE = -1  # no descriptor: the file is not there, or not for us
 
 
@@ -29,14 +32,27 @@ class Processes(Struct, frozen=True, gc=False):
     fds: int = 0
     sockets: int = 0
     max_open_files: int | None = None  # the first process' soft limit; -1: unlimited
-    states: Mapping[str, int] = field(default_factory=dict)  # of the main threads, by letter
+    states: Mapping[str, int] = msgspec.field(
+        default_factory=dict
+    )  # of the main threads, by letter
 
 
-class _Process(NamedTuple):
+@dataclass(slots=True)
+class _Process:
     """Descriptors of one process."""
 
     stat: int
     fds: int  # of the directory
+    names: tuple[str, ...] = ()  # in the directory, if they are few
+
+
+class _Opened(NamedTuple):
+    """How many files the processes of a cgroup have open, as long as none of them runs."""
+
+    cpu: int  # what it had used before they were counted
+    pids: tuple[int, ...]
+    fds: int
+    sockets: int
 
 
 class ProcessFiles:
@@ -50,35 +66,73 @@ class ProcessFiles:
         self._host = host
         self._room = room
         self._kept: dict[int, _Process] = {}
+        self._opened: dict[str, _Opened] = {}  # by cgroup
 
     def read(self, cgroups: Mapping[str, CgroupUsage]) -> dict[str, Processes]:
         """Return the processes of cgroups by path; let go of those that are in none."""
         left, found = _MOST_FDS, {}
-        gone = set(self._kept)
+        seen: set[int] = set()
+        opened: dict[str, _Opened] = {}
         for path, usage in cgroups.items():
             if not usage.pids:
                 continue
-            fds = sockets = 0
-            states: dict[str, int] = {}
-            for pid in usage.pids:
-                if left <= 0:
-                    break
-                gone.discard(pid)
-                state, opened, targets = self._look(pid, left)
-                states[state] = states.get(state, 0) + 1
-                left -= opened
-                fds += opened
-                sockets += [target[:7] for target in targets].count("socket:")
+            seen.update(usage.pids)
+            before = self._opened.get(path)
+            states = self._idle_states(usage, before)
+            if before is None or states is None:
+                fds, sockets, states = self._count(usage.pids, left)
+                if usage.cpu is not None and fds <= left:
+                    opened[path] = _Opened(usage.cpu.usage, usage.pids, fds, sockets)
+            else:
+                fds, sockets = before.fds, before.sockets
+                opened[path] = before
+            left -= fds
             # As cAdvisor, one limit for the cgroup: its processes usually inherit the first one's.
             found[path] = Processes(fds, sockets, self._limit(usage.pids[0]), states)
-        for pid in gone:
+        for pid in self._kept.keys() - seen:
             self._forget(pid)
+        self._opened = opened
         return found
+
+    def _idle_states(self, usage: CgroupUsage, before: _Opened | None) -> dict[str, int] | None:
+        """Return the states of processes that have not run since; None if one may have."""
+        if (
+            before is None
+            or usage.cpu is None
+            or usage.cpu.usage != before.cpu
+            or usage.pids != before.pids
+        ):
+            return None
+        states: dict[str, int] = {}
+        for pid in usage.pids:
+            process = self._kept.get(pid)
+            if process is None:
+                return None
+            try:
+                state = proc_parse.parse_state(content(process.stat))
+            except OSError:
+                return None  # it has ended
+            states[state] = states.get(state, 0) + 1
+        return states
+
+    def _count(self, pids: Sequence[int], most: int) -> tuple[int, int, dict[str, int]]:
+        """Return how many files and sockets processes have open, and their states."""
+        fds = sockets = 0
+        states: dict[str, int] = {}
+        for pid in pids:
+            if fds >= most:
+                break
+            state, opened, targets = self._look(pid, most - fds)
+            states[state] = states.get(state, 0) + 1
+            fds += opened
+            sockets += [target[:7] for target in targets].count("socket:")
+        return fds, sockets, states
 
     def close(self) -> None:
         """Let go of everything."""
         for pid in list(self._kept):
             self._forget(pid)
+        self._opened = {}
 
     def _look(self, pid: int, most: int) -> tuple[str, int, list[str]]:
         """Return a process' state, how many files it has open, and what `most` of them are."""
@@ -95,7 +149,7 @@ class ProcessFiles:
         except OSError:
             _close(process)
             return "", 0, []
-        if self._room.left >= 2 and _NONE not in process:
+        if self._room.left >= 2 and _NONE not in (process.stat, process.fds):
             self._room.left -= 2
             self._kept[pid] = process
         else:
@@ -106,8 +160,10 @@ class ProcessFiles:
         """Return the soft limit of open files; -1 if unlimited."""
         if self._host.proc == "/proc":
             # A tenth of what reading the file takes, but not allowed to everybody.
-            with suppress(OSError, ValueError):
+            try:
                 return resource.prlimit(pid, resource.RLIMIT_NOFILE)[0]
+            except (OSError, ValueError):
+                pass
         descriptor = _open(f"{self._host.proc}/{pid}/limits")
         if descriptor == _NONE:
             return None
@@ -140,11 +196,23 @@ def _targets(directory: int, names: Sequence[str]) -> list[str]:
 
 def _read(process: _Process, most: int) -> tuple[str, int, list[str]]:
     """Return a process' state and open files. Raises OSError if it has ended."""
-    state = "" if process.stat == _NONE else proc_parse.parse_state(_text(process.stat))
-    if process.fds == _NONE:
+    state = "" if process.stat == _NONE else proc_parse.parse_state(content(process.stat))
+    directory, names = process.fds, process.names
+    if directory == _NONE:
         return state, 0, []
-    names = os.listdir(process.fds)  # one process may have a million
-    return state, len(names), _targets(process.fds, names[:most])
+    # Since Linux 6.2 the size is how many are open: if they are as many as before, and all of those
+    # are still there, then there is no other. A listing takes five calls of the kernel.
+    if names and len(names) <= most and os.stat(directory).st_size == len(names):
+        try:
+            return state, len(names), [os.readlink(name, dir_fd=directory) for name in names]
+        except OSError:
+            pass
+    listed = os.listdir(directory)  # one process may have a million
+    if len(listed) > _FEW or os.stat(directory).st_size != len(listed):
+        process.names = ()
+    else:
+        process.names = tuple(listed)
+    return state, len(listed), _targets(directory, listed[:most])
 
 
 def _text(descriptor: int) -> str:
@@ -159,6 +227,6 @@ def _open(path: str, flags: int = 0) -> int:
 
 
 def _close(process: _Process) -> None:
-    for descriptor in process:
+    for descriptor in (process.stat, process.fds):
         if descriptor != _NONE:
             os.close(descriptor)

@@ -20,7 +20,7 @@ import trio
 from kubelet_trio.cri import Runtime, RuntimeCallError, v1
 from kubelet_trio.model import Offload, PodUid, WallClock, get_logger
 from kubelet_trio.stats import api
-from kubelet_trio.stats.cadvisor import cadvisor_text
+from kubelet_trio.stats.cadvisor import cadvisor_page
 from kubelet_trio.stats.cadvisor_families import SCRAPE_ERROR
 from kubelet_trio.stats.cri_usage import runtime_usage, writable_layer
 from kubelet_trio.stats.kept_files import KeptFiles
@@ -113,7 +113,7 @@ class StatsProvider:
         """Return the page of `/metrics/resource`."""
         return resource_text(await self.snapshot("cpu"))
 
-    async def cadvisor(self) -> str:
+    async def cadvisor(self) -> bytes:
         """Return the page of `/metrics/cadvisor`.
 
         With `from_runtime` the machine's families, and the runtime's own metrics of pods.
@@ -121,9 +121,9 @@ class StatsProvider:
         if self.settings.from_runtime:
             return await self._runtime_page()
         snapshot = await self.snapshot("metrics")
-        return cadvisor_text(snapshot, self.settings.machine)
+        return cadvisor_page(snapshot, self.settings.machine)
 
-    async def _runtime_page(self) -> str:
+    async def _runtime_page(self) -> bytes:
         from kubelet_trio.stats.cri_metrics import write_runtime_metrics
 
         page = Exposition()
@@ -140,7 +140,7 @@ class StatsProvider:
                 write_runtime_metrics(page, descriptors, metrics)
                 error = 0
         page.add("container_scrape_error", "gauge", SCRAPE_ERROR, error)
-        return page.text()
+        return page.text().encode()
 
     async def snapshot(self, kind: str) -> Snapshot:
         """Return a snapshot of the running pods that is at most a second old.

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from msgspec import structs
 
 from kubelet_trio.model import count_tree
-from kubelet_trio.stats import cgroup_parse as parse
 from kubelet_trio.stats import proc_parse
 from kubelet_trio.stats.cgroup_files import CgroupFiles
 from kubelet_trio.stats.disks import Disk, read_disks
+from kubelet_trio.stats.kernel_text import parse_pressure
 from kubelet_trio.stats.open_files import Host, content
 from kubelet_trio.stats.process_files import Processes
 from kubelet_trio.stats.usage import CgroupUsage, Filesystem, Interface, Memory, Psi
@@ -92,13 +92,18 @@ def read_host(
 
 
 def _read(path: str) -> str | None:
-    """Return a small file's content; None if it cannot be read."""
+    """Return a small file's text; None if it cannot be read."""
+    found = _content(path)
+    return None if found is None else found.decode("utf-8", "replace")
+
+
+def _content(path: str) -> bytes | None:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
     try:
-        return content(descriptor).decode("utf-8", "replace")
+        return content(descriptor)
     except OSError:
         # For example ESRCH: the process ended after the open.
         return None
@@ -152,8 +157,8 @@ def _with_pressure(host: Host, usage: CgroupUsage) -> CgroupUsage:
 
 
 def _node_psi(host: Host, resource: str) -> Psi | None:
-    text = _read(f"{host.proc}/pressure/{resource}")
-    return parse.parse_pressure(text) if text else None
+    text = _content(f"{host.proc}/pressure/{resource}")
+    return parse_pressure(text) if text else None
 
 
 def read_networks(host: Host, pids: Mapping[str, int]) -> dict[str, tuple[Interface, ...]]:

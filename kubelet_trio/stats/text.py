@@ -69,15 +69,20 @@ def number(value: float) -> str:
     return repr(value) if isinstance(value, int) else f"{value:.17g}".replace("inf", "Inf")
 
 
-def number_texts(values: Sequence[float]) -> list[str]:
-    """Return `str` of each value, at half the cost."""
-    if not values or not isinstance(values[0], float):
-        return list(map(repr, values))
-    texts = msgspec.json.encode(values)[1:-1].decode().split(",")
-    for place, value in enumerate(values):
-        # Here JSON has another form: fewer digits of the exponent, or none at all.
-        if value >= _LARGE or (value < _SMALL and value):
-            texts[place] = repr(value)
+def number_texts(values: Sequence[float]) -> list[bytes]:
+    """Return `str` of each value as bytes, at a third of the cost."""
+    if not values:
+        return []
+    try:
+        encoded = msgspec.json.encode(values)
+    except OverflowError:  # an integer of more than 64 bits
+        return [str(value).encode() for value in values]
+    texts = encoded[1:-1].split(b",")
+    if b"." in encoded or b"e" in encoded or b"n" in encoded:  # a float, or null for infinity
+        for place, value in enumerate(values):
+            # Here JSON has another form: fewer digits of the exponent, or none at all.
+            if value >= _LARGE or (value < _SMALL and value):
+                texts[place] = str(value).encode()
     return texts
 
 

@@ -113,8 +113,9 @@ def _lenient(parse: Callable[[str], object]) -> Callable[[bytes], object]:
 
 
 def _cgroup(data: bytes) -> object:
-    parts = data.decode("utf-8", "replace").split("\0")
-    files = dict(zip(parts[::2], parts[1::2], strict=False))
+    parts = data.split(b"\0")
+    names = (name.decode("utf-8", "replace") for name in parts[::2])
+    files = dict(zip(names, parts[1::2], strict=False))
     return parse_v1(files, 1.0), parse_v2(files, 1.0)
 
 

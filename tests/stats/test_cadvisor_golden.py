@@ -21,7 +21,7 @@ from kubelet_trio.stats import (
     Memory,
     PodSubject,
 )
-from kubelet_trio.stats.cadvisor import cadvisor_text
+from kubelet_trio.stats.cadvisor import cadvisor_page
 from kubelet_trio.stats.read import read_host, read_networks
 from kubelet_trio.stats.subjects import find_places
 from kubelet_trio.stats.summary import Snapshot
@@ -103,7 +103,7 @@ def test_the_page_is_what_it_was(
 ) -> None:
     _, snapshot = golden_host(write, tmp_path, pod, container)
     machine = MachineInfo(cores=4, kernel="6.1")
-    assert cadvisor_text(snapshot, machine) == (GOLDEN / f"cadvisor-{version}.txt").read_text()
+    assert cadvisor_page(snapshot, machine) == (GOLDEN / f"cadvisor-{version}.txt").read_bytes()
 
 
 def test_a_page_of_nothing_but_the_node(tmp_path: Path) -> None:
@@ -112,11 +112,11 @@ def test_a_page_of_nothing_but_the_node(tmp_path: Path) -> None:
     empty = Snapshot(
         "node", "", replace(reading, cgroups={}), (), find_places((), (), lambda _: None)
     )
-    page = cadvisor_text(empty, MachineInfo())
+    page = cadvisor_page(empty, MachineInfo()).decode()
     assert 'container_last_seen{container="",id="/",' in page
     assert page.endswith("container_scrape_error 0\n")
 
 
 @given(st.lists(st.floats(allow_nan=False) | st.integers(0, 10**20)))
 def test_numbers_of_a_column_are_written_as_single_ones(values: list[float]) -> None:
-    assert number_texts(values) == [str(value) for value in values]
+    assert number_texts(values) == [str(value).encode() for value in values]

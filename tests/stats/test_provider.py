@@ -274,4 +274,4 @@ async def test_volumes_are_measured_once_a_period(world: World, autojump_clock: 
 
 async def test_the_pages(world: World, autojump_clock: MockClock) -> None:
     assert 'container="web"' in await world.provider.resource()
-    assert 'pod="web-0"' in await world.provider.cadvisor()
+    assert b'pod="web-0"' in await world.provider.cadvisor()

@@ -6,13 +6,15 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Struct
 from msgspec.structs import replace
 
 from kubelet_trio.cgroups import uid_of_pod_cgroup
 from kubelet_trio.model import PodUid
 from kubelet_trio.stats import Host, Memory, PsiLine, disk_usage
 from kubelet_trio.stats.cgroup_files import CgroupFiles
-from kubelet_trio.stats.cgroup_parse import flat, parse_v1, parse_v2, shares_of_weight
+from kubelet_trio.stats.cgroup_parse import parse_v1, parse_v2, shares_of_weight
+from kubelet_trio.stats.kernel_text import flat, parse_pressure, read_counts
 from kubelet_trio.stats.proc_parse import parse_net_dev, parse_own_cgroup
 from kubelet_trio.stats.read import read_host, read_networks
 from kubelet_trio.stats.subjects import find_places
@@ -54,7 +56,7 @@ MEMORY = Memory(
 
 
 def test_version_2_is_read() -> None:
-    usage = parse_v2(trees.V2, NOW)
+    usage = parse_v2({name: text.encode() for name, text in trees.V2.items()}, NOW)
     assert usage.cpu == replace(CPU, shares=500, psi=PSI)
     assert usage.memory == replace(MEMORY, psi=PSI)
     assert usage.memory.working_set == 104857600 - 20971520
@@ -64,7 +66,7 @@ def test_version_2_is_read() -> None:
 
 
 def test_version_1_is_read() -> None:
-    files = {name: text for part in trees.V1.values() for name, text in part.items()}
+    files = {n: text.encode() for part in trees.V1.values() for n, text in part.items()}
     usage = parse_v1(files, NOW)
     assert usage.cpu == replace(CPU, shares=512)
     assert usage.memory == replace(MEMORY, own_page_faults=900, own_major_page_faults=5)
@@ -77,15 +79,15 @@ def test_what_could_not_be_read_is_not_zero() -> None:
     assert parse_v2({}, NOW).memory is None
     assert parse_v1({}, NOW).cpu is None
     assert parse_v1({}, NOW).threads is None
-    assert parse_v2({"cpu.stat": "usage_usec 1\n"}, NOW).cpu == Cpu(usage=1000)
+    assert parse_v2({"cpu.stat": b"usage_usec 1\n"}, NOW).cpu == Cpu(usage=1000)
 
 
 def test_a_working_set_is_never_negative() -> None:
     assert Memory(usage=5, inactive_file=9).working_set == 0
 
 
-@given(st.text())
-def test_no_content_breaks_a_parser(text: str) -> None:
+@given(st.binary() | st.text().map(str.encode))
+def test_no_content_breaks_a_parser(text: bytes) -> None:
     flat(text)
     parse_v2(dict.fromkeys(trees.V2, text), NOW)
     parse_v1({n: text for part in trees.V1.values() for n in part}, NOW)
@@ -205,3 +207,51 @@ def test_a_recorded_node_of_version_2_is_read(tmp_path: Path) -> None:
     whole = reading.node.usage.memory
     assert whole is not None
     assert whole.usage == (2021568 - 1577596) << 10
+
+
+class _Counts(Struct):
+    """Of lines of a name and a number."""
+
+    anon: int = 0
+    kernel: int | None = None
+    pgfault: int = 0
+
+
+_NAMES = st.sampled_from(["anon", "kernel", "pgfault", "file", "anon ", "pg", ""])
+_NUMBERS = st.integers(0, 2**64 - 1).map(str) | st.sampled_from(
+    ["", "-1", "1.5", "1e3", "007", "max", '"', "\\", "{}", "[1]", "true", "1 2", "1 anon"]
+)
+_LINES = st.lists(st.tuples(_NAMES, _NUMBERS).map(" ".join), max_size=6)
+
+
+@given(_LINES, st.sampled_from(["\n", "", "\n\n", "\r\n", " \n"]))
+def test_counts_are_those_of_the_lines(lines: list[str], end: str) -> None:
+    text = ("\n".join(lines) + end).encode()
+    found = flat(text)
+    assert read_counts(_Counts, text) == _Counts(
+        found.get("anon", 0), found.get("kernel"), found.get("pgfault", 0)
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "some", "full"),
+    [
+        (trees.PRESSURE, PSI.some, PSI.full),
+        (trees.PRESSURE.splitlines()[0] + "\n", PSI.some, PsiLine()),
+        (trees.PRESSURE.splitlines()[1], PsiLine(), PSI.full),
+        (trees.PRESSURE.removesuffix("\n"), PSI.some, PSI.full),
+        ("\n".join(reversed(trees.PRESSURE.splitlines())), PSI.some, PSI.full),
+        (trees.PRESSURE.replace("avg10=1.50", "avg10=-1.50"), PsiLine(), PSI.full),
+        (trees.PRESSURE.replace("1.50", "100"), replace(PSI.some, avg10=100.0), PSI.full),
+        ("", PsiLine(), PsiLine()),
+    ],
+)
+def test_pressure_is_read_in_whatever_form(text: str, some: PsiLine, full: PsiLine) -> None:
+    assert parse_pressure(text.encode()) == Psi(some, full)
+
+
+@pytest.mark.parametrize("odd", ["8:16 dbytes=5 rbytes=7 wbytes=x", "8:16 rbytes=7", ""])
+def test_devices_are_read_in_whatever_form(odd: str) -> None:
+    text = f"8:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=0\n{odd}\n"
+    found = parse_v2({"io.stat": text.encode()}, NOW).io
+    assert found == {"8:0": DeviceIo(1, 2, 3, 4)} | ({"8:16": DeviceIo(7)} if odd else {})

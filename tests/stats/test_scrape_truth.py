@@ -14,7 +14,7 @@ import pytest
 from inotify_simple import INotify
 
 from kubelet_trio.stats import CgroupUsage, Host, MachineInfo
-from kubelet_trio.stats.cadvisor import cadvisor_text
+from kubelet_trio.stats.cadvisor import cadvisor_page
 from kubelet_trio.stats.cgroup_files import CgroupFiles
 from kubelet_trio.stats.cgroup_parse import LIMITS
 from kubelet_trio.stats.open_files import Room
@@ -43,7 +43,7 @@ def page(host: Host, files: CgroupFiles | None) -> str:
         host, ["/kubepods", "/kubepods.slice"], everything=True, now=NOW, files=files
     )
     snapshot = Snapshot("node", "", reading, (), find_places((), (), lambda _: None))
-    lines = cadvisor_text(snapshot, MachineInfo()).splitlines()
+    lines = cadvisor_page(snapshot, MachineInfo()).decode().splitlines()
     # The space on disks is that of this machine, where others write.
     return "\n".join(line for line in lines if 'device="/dev/sda1"' not in line)
 
@@ -81,6 +81,12 @@ def test_a_change_of_any_file_of_a_cgroup_is_in_the_next_scrape(
     kept.close()
 
 
+def run(host: Host) -> None:
+    """Let processes run, without which they neither open nor close a file."""
+    used = Path(f"{host.mounts['']}{trees.CONTAINER_V2}/cpu.stat")
+    used.write_text(used.read_text().replace("usage_usec 25", "usage_usec 26"))
+
+
 @pytest.mark.parametrize("name", ["101/stat", "101/limits", "101/fd/9", "loadavg", "diskstats"])
 def test_a_change_of_a_process_is_in_the_next_scrape(tmp_path: Path, name: str) -> None:
     host = trees.write_v2(tmp_path, trees.CONTAINER_V2)
@@ -94,9 +100,29 @@ def test_a_change_of_a_process_is_in_the_next_scrape(tmp_path: Path, name: str) 
         file.write_text(
             file.read_text().replace(" S ", " R ").replace("1024", "9").replace("5", "6")
         )
+    if "/fd/" in name:
+        run(host)
     after = page(host, kept)
     assert after == page(host, None)
     assert (after != before) == (name.startswith("101"))
+    kept.close()
+
+
+def test_files_of_processes_are_counted_again_when_one_has_run(tmp_path: Path) -> None:
+    host = trees.write_v2(tmp_path, trees.CONTAINER_V2)
+    kept = CgroupFiles(host, 1000)
+    for _ in range(2):
+        before = page(host, kept)
+    # As no process does it: it would have used CPU time.
+    (Path(host.proc) / "102/fd/9").symlink_to("socket:[78]")
+    assert page(host, kept) == before
+    run(host)
+    assert page(host, kept) == page(host, None)
+    assert f'pod=""}} {4} ' in page(host, kept).partition("TYPE container_file_descriptors")[2]
+    # Another process in its place.
+    procs = Path(f"{host.mounts['']}{trees.CONTAINER_V2}/cgroup.procs")
+    procs.write_text("101\n")
+    assert page(host, kept) == page(host, None)
     kept.close()
 
 
