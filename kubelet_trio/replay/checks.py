@@ -168,6 +168,10 @@ class _Gap(msgspec.Struct):
     lost: int = 0
 
 
+class _Mark(msgspec.Struct):
+    what: str = ""
+
+
 class _Step(msgspec.Struct):
     name: str
     attempt: int = 0
@@ -256,8 +260,19 @@ def _pod(pod: Pod, uid: str, where: str = "") -> None:
     found = pod.metadata.uid if pod.metadata is not None else None
     if found != uid:
         raise FieldProblemError(f"{where}metadata.uid: {found!r} is not that of its key")
+    if pod.metadata is not None:
+        _texts(pod.metadata.annotations, f"{where}metadata.annotations")
+        _texts(pod.metadata.labels, f"{where}metadata.labels")
+    _texts(pod.spec.nodeSelector if pod.spec else None, f"{where}spec.nodeSelector")
     _first(validate_pod(pod), where)
     _ephemeral(pod, (pod.spec.ephemeralContainers if pod.spec else None) or (), "ephemeral")
+
+
+def _texts(values: Mapping[str, object] | None, where: str) -> None:
+    """Check a map of texts, which the models leave untyped; validation takes it for granted."""
+    for name, value in (values or {}).items():
+        if not isinstance(value, str):
+            raise FieldProblemError(f"{where}[{name[:80]}]: it must be a text")
 
 
 def _ephemeral(pod: Pod, containers: Iterable[EphemeralContainer], where: str) -> None:
@@ -413,6 +428,7 @@ _CHECKS: Mapping[Kind, Callable[[Entry], None]] = {
     Kind.GAP: _gap,
     Kind.PLAN: _plan,
     Kind.STATUS: _status,
+    Kind.MARK: lambda entry: _body(entry, _Mark),
 }
 
 

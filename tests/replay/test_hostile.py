@@ -48,7 +48,8 @@ def pod(**changed: Any) -> dict[str, Any]:
         },
     }
     for name, value in changed.items():
-        part = "metadata" if name in ("name", "namespace", "uid") else "spec"
+        is_meta = name in ("name", "namespace", "uid", "annotations", "labels")
+        part = "metadata" if is_meta else "spec"
         found[part][name] = value
     return found
 
@@ -94,6 +95,10 @@ UP = "../../../../../../../../tmp/kubelet-trio-escaped"
         (entry(Kind.WANTED, f"file/{UID}", {}), "metadata.uid: None is not that of its key"),
         (wanted(namespace=UP), "metadata.namespace"),
         (wanted(name="a/b"), "metadata.name"),
+        (wanted(annotations={"a": None}), r"metadata.annotations\[a\]: it must be a text"),
+        (wanted(labels={"a": 5}), r"metadata.labels\[a\]: it must be a text"),
+        (wanted(nodeSelector={"a": []}), r"spec.nodeSelector\[a\]: it must be a text"),
+        (entry(Kind.MARK, "", None), "object"),
         (wanted(containers=[{"name": "..", "image": "x"}]), r"spec.containers\[0\].name"),
         (wanted(containers=7), "containers"),
         (volume(hostPath={"path": f"/{UP}", "type": "FileOrCreate"}), "hostPath.path"),
@@ -200,7 +205,7 @@ def test_a_bomb_is_refused_before_it_fills_the_memory(
     path.write_bytes(gzip.compress(MAGIC + encode_entry(START) + frames))
     with pytest.raises(RecordingError, match="entry 1001: a replay takes 1000 entries"):
         replay_recording(path)
-    large = encode_entry(Entry(0, Kind.MARK, "c", bytes(1 << 19)))
+    large = encode_entry(Entry(0, Kind.MARK, "c", b" " * (1 << 19) + b"{}"))
     path.write_bytes(gzip.compress(MAGIC + encode_entry(START) + large * 3))
     with pytest.raises(RecordingError, match="1 MiB"):
         replay_recording(path)
