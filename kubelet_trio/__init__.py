@@ -82,7 +82,10 @@ __all__ = [
 # ssl and hmac for trio, whose TLS and DTLS a node without an API server has no use for: with
 # OpenSSL 4 MB.
 # idna and locale for trio and subprocess, 300 KB: for host names and texts in other encodings.
-defer("lightkube", "asyncio", "ssl", "hmac", "idna", "locale")
+# sysconfig for ctypes since Python 3.14, on other systems.
+# _colorize for traceback, which since Python 3.14 brings dataclasses and `inspect` before
+# `load_lean` could spare them: for the interpreter's own tracebacks.
+defer("lightkube", "asyncio", "ssl", "hmac", "idna", "locale", "_colorize", "sysconfig")
 spare_task_names()
 
 

@@ -30,9 +30,12 @@ from types import CodeType, CoroutineType, FunctionType, ModuleType
 from typing import Any, NotRequired, Required, Self, clear_overloads, get_type_hints
 
 from kubelet_trio._deferred import defer, defer_then, spare_metadata
+from kubelet_trio._huffman import decode_huffman
 
 _PACKAGE = __name__.partition(".")[0]
 _FUNCTION = 0x1 | 0x2  # CO_OPTIMIZED | CO_NEWLOCALS: not the body of a class or module
+_HAS_DOCSTRING = 0x4000000  # CO_HAS_DOCSTRING, since Python 3.14
+_TELLS_OF_DOCSTRINGS = sys.version_info >= (3, 14)
 # Of a class: where there is none, `dataclasses` would write the signature there, by `inspect`.
 _LEFT_OUT = "-"
 _IMPLEMENTATION = {"cpython": "CPython", "pypy": "PyPy"}.get(sys.implementation.name, "")
@@ -68,6 +71,7 @@ def import_libraries() -> None:
     _spare_inspect()
     spare_metadata()
     defer_then("yaml", _spare_yaml)
+    _defer_but("hpack.huffman_table", decode_huffman=decode_huffman)
     # structlog wants colours on Windows, and can keep its loggers from being pickled without what
     # pickles them. What msgspec and betterproto2 take of typing_extensions, `typing` has too, and
     # no message here has a field of the types of decimal and uuid.
@@ -207,8 +211,14 @@ class _NoSignatures(ModuleType):
     """Is `inspect` to dataclasses, which would write a signature where a docstring is missing."""
 
     @staticmethod
-    def signature(_cls: type) -> str:
+    def signature(_cls: type, **_: object) -> str:
         return ""
+
+    @staticmethod
+    def unwrap(value: Any) -> Any:  # Python 3.14 asks it of each name of a class with slots
+        while hasattr(value, "__wrapped__"):
+            value = value.__wrapped__
+        return value
 
     @staticmethod
     def get_annotations(cls: type) -> dict[str, Any]:
@@ -304,8 +314,7 @@ def without_docstrings(code: CodeType) -> CodeType:
         if isinstance(value, CodeType):
             constants[place] = without_docstrings(value)
     if code.co_flags & _FUNCTION:
-        # A comprehension's or lambda's first constant is no docstring.
-        if constants and isinstance(constants[0], str) and not code.co_name.startswith("<"):
+        if _has_docstring(code):
             constants[0] = None
     else:
         stored = _docstring_of_body(code)
@@ -314,6 +323,16 @@ def without_docstrings(code: CodeType) -> CodeType:
     if all(new is old for new, old in zip(constants, code.co_consts, strict=True)):
         return code
     return code.replace(co_consts=tuple(constants))
+
+
+def _has_docstring(code: CodeType) -> bool:
+    """Tell whether a function's first constant is its docstring."""
+    if not code.co_consts or not isinstance(code.co_consts[0], str):
+        return False
+    if _TELLS_OF_DOCSTRINGS:
+        return bool(code.co_flags & _HAS_DOCSTRING)
+    # There it is None where there is none, but for comprehensions and lambdas.
+    return not code.co_name.startswith("<")
 
 
 def _docstring_of_body(code: CodeType) -> int | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from kubelet_trio.cgroups import CgroupDriver
+from kubelet_trio.model import read_start
 
 # The Go kubelet's defaults for unprivileged containers (securitycontext/util.go).
 MASKED_PATHS = (
@@ -124,8 +125,9 @@ def read_resolv_conf(path: str) -> ResolvConf | None:
     """
     if not path:
         return None
-    with open(path, encoding="utf-8", errors="replace") as file:
-        return parse_resolv_conf(file.read(_MAX_RESOLV_CONF))
+    with open(path, "rb") as file:
+        text = read_start(file.fileno(), _MAX_RESOLV_CONF).decode(errors="replace")
+    return parse_resolv_conf(text)
 
 
 def _size_name(kilobytes: int) -> str:

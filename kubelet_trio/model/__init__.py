@@ -36,6 +36,7 @@ from kubelet_trio.model.foreign import (
     open_regular,
     read_limited,
     read_regular,
+    read_start,
     reopen_regular,
     stat_own,
 )
@@ -257,6 +258,7 @@ __all__ = [
     "quantity_like",
     "read_limited",
     "read_regular",
+    "read_start",
     "recent_log",
     "redacted",
     "remove_empty",

@@ -71,13 +71,22 @@ def read_regular(
 
 def read_limited(descriptor: int, limit: int, name: str) -> bytes:
     """Return the rest of an open file, at most `limit` bytes. Raises OSError (EFBIG)."""
-    parts, left = [], limit + 1
+    data = read_start(descriptor, limit + 1)
+    if len(data) > limit:
+        raise OSError(errno.EFBIG, f"expected {limit} bytes at most", name)
+    return data
+
+
+def read_start(descriptor: int, most: int) -> bytes:
+    """Return the rest of an open file, but at most `most` bytes of it.
+
+    A file object's `read(most)` allocates all of them at once, however small the file is.
+    """
+    parts, left = [], most
     # The size in stat(2) is not used: the file may grow meanwhile, or report a wrong size.
     while left > 0 and (part := os.read(descriptor, min(left, 1 << 16))):
         parts.append(part)
         left -= len(part)
-    if left <= 0:
-        raise OSError(errno.EFBIG, f"expected {limit} bytes at most", name)
     return b"".join(parts)
 
 

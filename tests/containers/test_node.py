@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,17 @@ def test_resolver_settings_are_read_or_not_wanted(tmp_path: Path) -> None:
     (tmp_path / "resolv.conf").write_text("nameserver 1.1.1.1\n")
     assert read_resolv_conf(str(tmp_path / "resolv.conf")) == ResolvConf(("1.1.1.1",))
     assert read_resolv_conf("") is None
+
+
+def test_resolver_settings_take_little_memory(tmp_path: Path) -> None:
+    (tmp_path / "resolv.conf").write_bytes(b"nameserver 1.1.1.1\r\nsearch \xff\r\n")
+    tracemalloc.start()
+    try:
+        found = read_resolv_conf(str(tmp_path / "resolv.conf"))
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    assert found == ResolvConf(("1.1.1.1",), ("\ufffd",))
     with pytest.raises(FileNotFoundError):
         read_resolv_conf(str(tmp_path / "none"))
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.model import WatchPoints
+from kubelet_trio.model import WatchPoints, read_start
 from kubelet_trio.objects import ApiObject
 from kubelet_trio.sources.errors import FieldError, ManifestError
 from kubelet_trio.sources.manifest.decode import MAX_MANIFEST_SIZE
@@ -204,11 +204,11 @@ def read_manifest(
     """
     # O_NONBLOCK: if the name is a FIFO by now, open(2) must not wait for a writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
+    with os.fdopen(descriptor, "rb"):
         before = os.fstat(descriptor)
         if not stat.S_ISREG(before.st_mode):
             return None
-        data = file.read(MAX_MANIFEST_SIZE + 1)
+        data = read_start(descriptor, MAX_MANIFEST_SIZE + 1)
         # Written while it was read: the content may be a mixture of old and new.
         if _signature(os.fstat(descriptor)) != _signature(before):
             return None

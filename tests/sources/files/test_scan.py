@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,18 @@ def test_a_file_is_read_with_the_state_it_was_read_in(tmp_path: Path) -> None:
     assert result is not None
     assert names(result.pods) == ["web-n"]
     assert result.signature == scan(str(file)).files[str(file)]
+
+
+def test_a_small_file_takes_little_memory(tmp_path: Path) -> None:
+    file = tmp_path / "web.yaml"
+    file.write_bytes(encoded(manifest()))
+    read_manifest(str(file), "n")  # what is made once
+    tracemalloc.start()
+    try:
+        assert read_manifest(str(file), "n") is not None
+        assert tracemalloc.get_traced_memory()[1] < MAX_MANIFEST_SIZE / 10
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_huge_file_is_refused_and_not_read_to_its_end(tmp_path: Path) -> None:
