@@ -30,7 +30,6 @@ from types import CodeType, CoroutineType, FunctionType, ModuleType
 from typing import Any, NotRequired, Required, Self, clear_overloads, get_type_hints
 
 from kubelet_trio._deferred import defer, defer_then, spare_metadata
-from kubelet_trio._huffman import decode_huffman
 
 _PACKAGE = __name__.partition(".")[0]
 _FUNCTION = 0x1 | 0x2  # CO_OPTIMIZED | CO_NEWLOCALS: not the body of a class or module
@@ -71,7 +70,6 @@ def import_libraries() -> None:
     _spare_inspect()
     spare_metadata()
     defer_then("yaml", _spare_yaml)
-    _defer_but("hpack.huffman_table", decode_huffman=decode_huffman)
     # structlog wants colours on Windows, and can keep its loggers from being pickled without what
     # pickles them. What msgspec and betterproto2 take of typing_extensions, `typing` has too, and
     # no message here has a field of the types of decimal and uuid.

@@ -238,17 +238,6 @@ assert type(sys.modules["inspect"]).__name__ == "_UnexecutedModule"
 """)
 
 
-def test_header_fields_are_decoded_without_the_large_table() -> None:
-    run_lean("""
-import sys
-from hpack import Decoder, Encoder, huffman_table
-fields = [(b"content-type", b"application/grpc")]
-assert list(Decoder().decode(Encoder().encode(fields, huffman=True), raw=True)) == fields
-assert type(sys.modules["hpack.huffman_table"]).__name__ == "_UnexecutedModule"
-assert len(huffman_table.HUFFMAN_TABLE) > 4000
-""")
-
-
 def test_loggers_threads_and_errors_are_as_ever(tmp_path: Path) -> None:
     told = run_lean("""
 import outcome, structlog, trio
