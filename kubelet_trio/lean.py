@@ -53,14 +53,6 @@ def load_lean() -> None:
     sys.path_importer_cache.clear()
 
 
-_TYPES: dict[str, object] = {
-    "NotRequired": NotRequired,
-    "Required": Required,
-    "Self": Self,
-    "get_type_hints": get_type_hints,
-}
-
-
 def import_libraries() -> None:
     """Import the libraries that the daemon stands on, without what they import and do not need.
 
@@ -82,14 +74,10 @@ def import_libraries() -> None:
         no_decimal = _in_place_of("decimal", Decimal=type("Decimal", (), {}))
         kinds = {"UUID": type("UUID", (), {}), "SafeUUID": type("SafeUUID", (), {"unknown": None})}
         no_uuid = _in_place_of("uuid", **kinds)
-        with (
-            no_pickle,
-            no_decimal,
-            no_uuid,
-            no_colours,
-            no_frames,
-            _in_place_of("typing_extensions", **_TYPES),
-        ):
+        types: dict[str, object] = {"NotRequired": NotRequired, "Required": Required, "Self": Self}
+        types["get_type_hints"] = get_type_hints
+        no_types = _in_place_of("typing_extensions", **types)
+        with no_pickle, no_decimal, no_uuid, no_colours, no_frames, no_types:
             # Only named by others; whoever uses one gets it.
             defer("msgspec.inspect", "attrs.validators", "structlog.stdlib")
             _defer_but("attr.validators", instance_of=_instance_of)  # for outcome
