@@ -201,7 +201,7 @@ def test_a_pod_waits_for_a_driver_that_fails(node: ClaimNode) -> None:
 def test_a_driver_is_upgraded_under_running_pods(
     node: ClaimNode, cri: CriClient, is_rolling: bool, kind: str, transport: DraTransport
 ) -> None:
-    word = f"{'rolling' if is_rolling else 'restart'}-{kind}"
+    word = f"{'roll' if is_rolling else 'again'}-{kind}"
     driver, kept, new = f"{word}.example.com", f"kept-{word}", f"new-{word}"
     node.offer(driver)
     old = node.start_driver(driver, transport=transport, instance="1" if is_rolling else "")

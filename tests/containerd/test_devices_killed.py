@@ -144,7 +144,7 @@ def test_an_agent_killed_in_allocate_begins_anew(
     kind: str,
     fault: DeviceFaultKind,
 ) -> None:
-    name = f"during-{fault.name.lower().replace('_', '-')}-{kind}"
+    name = f"cut-{fault.name.lower().replace('_', '-')}-{kind}"
     resource = f"example.org/{name}"
     # What the plugin did for the call that was cut, it does again.
     with make_plugin(resource, is_exclusive=False) as plugin:
