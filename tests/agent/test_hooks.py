@@ -274,6 +274,25 @@ async def test_a_sidecar_does_not_wait_for_an_init_container(
     assert node.runtime.violations == []
 
 
+async def test_a_container_that_stopped_is_shown_while_another_is_in_its_hook(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    pod = hooked(
+        "preStop: {sleep: {seconds: 500}}", OTHER, spec=("terminationGracePeriodSeconds: 600",)
+    )
+    async with node.running(pod):
+        await trio.sleep(2)
+        assert ready(node.status(pod))
+        node.feed.put()
+        await trio.sleep(5)
+        shown = {c.name: c for c in node.status(pod).containerStatuses or ()}
+        assert {name: c.ready for name, c in shown.items()} == {"web": True, "other": False}
+        ended = shown["other"].state
+        assert ended is not None
+        assert ended.terminated is not None
+        assert not ready(node.status(pod))
+
+
 async def test_a_hook_that_ran_does_not_run_again_after_a_restart_of_the_agent(
     node: Node, autojump_clock: MockClock
 ) -> None:

@@ -116,8 +116,9 @@ async def test_the_page_tells_of_a_pods_start(tmp_path: Path, autojump_clock: Mo
     assert value(page, "kubelet_running_pods") == 1
     assert value(page, "kubelet_running_containers", container_state="running") == 1
     assert value(page, "kubelet_desired_pods", static="true") == 1
-    assert value(page, "kubelet_desired_pods", static="false") == 0
-    assert value(page, "kubelet_working_pods", lifecycle="sync") == 1
+    assert value(page, "kubelet_desired_pods", static="") == 0
+    working = {"lifecycle": "sync", "config": "desired"}
+    assert value(page, "kubelet_working_pods", **working, static="true") == 1
     assert value(page, "kubelet_started_pods_total") == 1
     assert value(page, "kubelet_started_containers_total", container_type="container") == 1
     started = "kubelet_pod_start_duration_seconds"
