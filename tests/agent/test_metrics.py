@@ -105,6 +105,18 @@ def value(page: dict[str, Metric], family: str, suffix: str = "", **labels: str)
     return float(found.value)
 
 
+async def test_admissions_are_shown_before_the_first(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with Node(tmp_path).running() as agent:
+        await trio.sleep(1)
+        page = families(await agent.metrics.page())
+    admission = "kubelet_topology_manager_admission_"
+    assert value(page, f"{admission}requests_total") == 0
+    assert value(page, f"{admission}errors_total") == 0
+    assert value(page, f"{admission}duration_ms", "_count") == 0
+
+
 async def test_the_page_tells_of_a_pods_start(tmp_path: Path, autojump_clock: MockClock) -> None:
     node, pod = Node(tmp_path), make_pod()
     node.runtime.latency = {"StartContainer": 4.0}
