@@ -290,6 +290,11 @@ class Cluster:
         # The mirror of a pod that is kept shows later what its manifest was.
         self._mirrors.want(static, is_complete=desired.all_ready and not desired.kept)
 
+    @property
+    def mirror_count(self) -> int:
+        """How many mirror pods of this node the API server has."""
+        return self._mirrors.count
+
     async def wait_reported(self) -> None:
         """Wait until the API server has the pods' current statuses."""
         await self.statuses.wait_delivered()

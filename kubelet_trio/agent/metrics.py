@@ -7,6 +7,7 @@ channels, its tasks and threads, and the event loop's lag.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -17,12 +18,13 @@ from lightkube.models.core_v1 import Pod
 from kubelet_trio.agent.device_info import device_info
 from kubelet_trio.agent.parts import Parts
 from kubelet_trio.model import (
+    STATIC_LABELS,
     ContainerState,
     Meter,
     PodUid,
     busy_threads,
-    is_static,
     spec,
+    static_label,
 )
 from kubelet_trio.pods import PodStage
 from kubelet_trio.supervision import TreeNode
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from kubelet_trio.stats import Sample
 
 _PROBES = ("prober_probe_total", "prober_probe_duration_seconds")
+_RUNTIME_ONLY = ("runtime_only", "unknown")
 _SLIS = ("kubernetes_healthcheck", "kubernetes_healthchecks_total")
 
 
@@ -117,14 +120,14 @@ class AgentMetrics:
             if states[state]:
                 yield "kubelet_running_containers", (state.value,), states[state]
         desired = self._parts.pods.desired.value.value.pods
-        static = Counter(is_static(pod) for pod in desired.values())
+        static = Counter(static_label(pod) for pod in desired.values())
         # The workers' pods: those that were added on this node are in no desired pod.
         pods = [worker.pod for worker in self._parts.workers.values()]
         ephemeral = sum(len(spec(pod).ephemeralContainers or ()) for pod in pods)
         yield "kubelet_managed_ephemeral_containers", (), ephemeral
-        for is_it in (True, False):
-            yield "kubelet_desired_pods", (_go_bool(is_it),), static[is_it]
-        yield "kubelet_mirror_pods", (), static[True] if cluster is not None else 0
+        for label in STATIC_LABELS:
+            yield "kubelet_desired_pods", (label,), static[label]
+        yield "kubelet_mirror_pods", (), cluster.mirror_count if cluster is not None else 0
         yield from self._working(desired)
         yield from self._resizes()
         calls = dict(meter.counters("kubelet_runtime_operations_total"))
@@ -188,17 +191,21 @@ class AgentMetrics:
         return [(name, labels, value) for (name, labels), value in found.items()]
 
     def _working(self, desired: Mapping[PodUid, Pod]) -> Iterator[Sample]:
+        """Yield the numbers of workers: of every combination, as upstream."""
         working: Counter[tuple[str, str, str]] = Counter()
-        active: Counter[bool] = Counter()
+        active: Counter[str] = Counter()
         for uid, worker in self._parts.workers.items():
-            static = is_static(worker.pod)
-            config = "desired" if uid in desired else "orphan"
-            working[worker.stage.name.lower(), config, _go_bool(static)] += 1
-            active[static] += worker.stage is not PodStage.TERMINATED
-        for is_it in (True, False):
-            yield "kubelet_active_pods", (_go_bool(is_it),), active[is_it]
-        for labels, count in sorted(working.items()):
-            yield "kubelet_working_pods", labels, count
+            static, is_desired = static_label(worker.pod), uid in desired
+            config = "desired" if is_desired else "orphan"
+            working[worker.stage.value, config, static] += 1
+            active[static] += is_desired and worker.stage is not PodStage.TERMINATED
+        for static in STATIC_LABELS:
+            yield "kubelet_active_pods", (static,), active[static]
+        # Every worker has a pod: none is `runtime_only`.
+        kinds = (*itertools.product(("desired", "orphan"), STATIC_LABELS), _RUNTIME_ONLY)
+        for stage, kind in itertools.product(PodStage, kinds):
+            labels = (stage.value, *kind)
+            yield "kubelet_working_pods", labels, working[labels]
 
     def _resizes(self) -> Iterator[Sample]:
         """Yield how many pods have a resize that is pending, and one in progress."""
@@ -253,7 +260,3 @@ def _nodes(node: TreeNode, path: str = "") -> Iterator[tuple[str, TreeNode]]:
 
 def _pod_restarts(root: TreeNode) -> int:
     return sum(node.restarts for path, node in _nodes(root) if "@" in path)
-
-
-def _go_bool(value: bool) -> str:
-    return "true" if value else "false"

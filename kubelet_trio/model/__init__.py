@@ -72,6 +72,7 @@ from kubelet_trio.model.pods import (
     CONFIG_SOURCE,
     INSTANCE,
     RESTART_ALL_CONTAINERS,
+    STATIC_LABELS,
     SYSTEM_CRITICAL_PRIORITY,
     TERMINAL_PHASES,
     ContainerKind,
@@ -92,6 +93,7 @@ from kubelet_trio.model.pods import (
     pod_object_ref,
     pod_uid,
     spec,
+    static_label,
 )
 from kubelet_trio.model.positions import Position, Wanted, excerpt, find_positions
 from kubelet_trio.model.protobuf import (
@@ -157,6 +159,7 @@ __all__ = [
     "RESTART_ALL_CONTAINERS",
     "SIZES",
     "STARTS",
+    "STATIC_LABELS",
     "STATUSES",
     "STORAGE",
     "SYSTEM_CRITICAL_PRIORITY",
@@ -272,6 +275,7 @@ __all__ = [
     "sha256",
     "spec",
     "stat_own",
+    "static_label",
     "sync_directory",
     "system_tls",
     "thread_offload",

@@ -98,6 +98,10 @@ class Meter:
             histogram = self._histograms[key] = Histogram(buckets)
         histogram.observe(value)
 
+    def begin(self, name: str, buckets: Buckets) -> None:
+        """Show a histogram without labels before its first value."""
+        self._histograms.setdefault((name, ()), Histogram(buckets))
+
     def forget(self, name: str, label: str) -> None:
         """Drop all series of a metric whose first label has this value."""
         for table in (self._counters, self._gauges, self._histograms):

@@ -104,6 +104,15 @@ def is_static(pod: Pod) -> bool:
     return pod_annotations(pod).get(CONFIG_SOURCE, "api") != "api"
 
 
+# What `static_label` returns.
+STATIC_LABELS = ("true", "")
+
+
+def static_label(pod: Pod) -> str:
+    """Return the value of a metric's label `static`: "" for a pod of the API server."""
+    return STATIC_LABELS[0] if is_static(pod) else STATIC_LABELS[1]
+
+
 def is_mirror(pod: Pod) -> bool:
     """Return whether an API object is the mirror of a static pod."""
     return CONFIG_MIRROR in pod_annotations(pod)

@@ -12,7 +12,7 @@ from kubelet_trio.stats.text import Exposition, label_text, milliseconds
 from kubelet_trio.stats.usage import CgroupUsage, Cpu, Memory
 
 _NANO = 1e9
-_ERROR = "[{}] 1 if there was an error while getting container metrics, 0 otherwise"
+_ERROR = "[STABLE] 1 if there was an error while getting container metrics, 0 otherwise"
 
 
 def resource_text(snapshot: Snapshot | None) -> str:
@@ -24,10 +24,7 @@ def resource_text(snapshot: Snapshot | None) -> str:
             for container in pod.containers:
                 _container(page, snapshot, pod, container)
             _pod(page, snapshot, pod)
-    # `scrape_error` is deprecated since 1.29, but upstream still writes both.
-    failed = int(snapshot is None)
-    page.add("scrape_error", "gauge", _ERROR.format("ALPHA"), failed)
-    page.add("resource_scrape_error", "gauge", _ERROR.format("STABLE"), failed)
+    page.add("resource_scrape_error", "gauge", _ERROR, int(snapshot is None))
     return page.text()
 
 

@@ -180,6 +180,11 @@ class MirrorPods:
         self._mirrors = mirrors
         self._wake.ring()
 
+    @property
+    def count(self) -> int:
+        """How many mirrors the API server has, as far as is known."""
+        return len(self._mirrors or ())
+
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Create and delete mirrors as planned, until cancelled."""
         task_status.started()

@@ -300,6 +300,61 @@ async def test_a_mirror_that_a_user_deletes_changes_nothing_on_the_node(
         await world.wait(lambda: world.gone("etcd-node"))
 
 
+async def pod_gauges(agent: Agent) -> dict[str, float]:
+    """Return what `/metrics` says of numbers of pods, without those that are zero."""
+    lines = (await agent.metrics.page()).splitlines()
+    names = tuple(f"kubelet_{n}_pods" for n in ("working", "mirror", "active", "desired"))
+    shown = [line.rsplit(" ", 1) for line in lines if line.startswith(names)]
+    assert {name.partition("{")[0] for name, _ in shown} == set(names)
+    assert sum(name.startswith("kubelet_working_pods") for name, _ in shown) == 15
+    return {name.removeprefix("kubelet_"): float(n) for name, n in shown if float(n)}
+
+
+PODS = (
+    "kubelet_working_pods",
+    "kubelet_mirror_pods",
+    "kubelet_active_pods",
+    "kubelet_desired_pods",
+)
+
+
+async def test_the_metrics_tell_of_a_static_pod_that_ends(
+    world: World, autojump_clock: MockClock
+) -> None:
+    common = "image: slow-stop-20, imagePullPolicy: IfNotPresent"
+    async with world.running(make_pod("etcd", containers=f"- {{name: web, {common}}}")) as agent:
+        await world.wait(lambda: world.is_ready("etcd-node"))
+        assert await pod_gauges(agent) == {
+            'working_pods{lifecycle="sync",config="desired",static="true"}': 1,
+            "mirror_pods": 1,
+            'active_pods{static="true"}': 1,
+            'desired_pods{static="true"}': 1,
+        }
+        world.feed.put()
+        await trio.sleep(5)
+        # Neither is it desired, nor is it among those that the next pod is admitted beside.
+        assert await pod_gauges(agent) == {
+            'working_pods{lifecycle="terminating",config="orphan",static="true"}': 1,
+            "mirror_pods": 1,
+        }
+        await world.wait(lambda: world.gone("etcd-node"))
+        await trio.sleep(5)
+        assert await pod_gauges(agent) == {}
+
+
+async def test_the_metrics_tell_of_a_pod_of_the_server(
+    world: World, autojump_clock: MockClock
+) -> None:
+    async with world.running() as agent:
+        world.bind()
+        await world.wait(world.is_ready)
+        assert await pod_gauges(agent) == {
+            'working_pods{lifecycle="sync",config="desired",static=""}': 1,
+            'active_pods{static=""}': 1,
+            'desired_pods{static=""}': 1,
+        }
+
+
 def sized(cpu: str) -> Pod:
     requests = f"{{requests: {{cpu: {cpu}}}}}"
     return make_pod("etcd", containers=f"- {{name: web, image: web, resources: {requests}}}")

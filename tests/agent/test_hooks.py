@@ -205,6 +205,94 @@ async def test_hooks_of_sidecars_begin_at_once_and_their_stop_waits(
     assert node.runtime.violations == []
 
 
+async def test_sidecars_whose_hooks_outlast_the_grace_period_stop_at_once(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    node.runtime.on_exec = lambda _c, _cmd: FakeExec(takes=1000)
+    hook = "lifecycle: {preStop: {exec: {command: [x]}}}"
+    common = "image: stubborn, imagePullPolicy: IfNotPresent"
+    sides = [
+        f"- {{name: {name}, restartPolicy: Always, {common}, {hook}}}"
+        for name in ("one", "two", "three")
+    ]
+    pod = make_pod(containers=f"- {{name: web, {common}}}", spec=("initContainers:", *sides))
+    async with node.running(pod):
+        await trio.sleep(2)
+        ended = trio.current_time()
+        node.feed.put()
+        await trio.sleep(50)
+        stops = [round(t - ended) for t in call_times(node, "StopContainer")]
+        assert stops == [0, 30, 30, 30]
+        (gone, *_) = call_times(node, "StopPodSandbox")
+        assert 31.9 < gone - ended < 33
+    assert node.runtime.violations == []
+
+
+async def test_a_sidecar_waits_no_longer_than_the_grace_period(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    node.runtime.on_exec = lambda _c, _cmd: FakeExec(takes=1000)
+    hook = "lifecycle: {preStop: {exec: {command: [x]}}}"
+    common = "image: stubborn, imagePullPolicy: IfNotPresent"
+    pod = make_pod(
+        containers=f"- {{name: web, {common}, {hook}}}",
+        spec=(
+            "terminationGracePeriodSeconds: 10",
+            f"initContainers: [{{name: side, restartPolicy: Always, {common}}}]",
+        ),
+    )
+    async with node.running(pod):
+        await trio.sleep(2)
+        ended = trio.current_time()
+        node.feed.put()
+        await trio.sleep(30)
+        stops = [round(t - ended) for t in call_times(node, "StopContainer")]
+        assert stops == [10, 10]
+        (gone, *_) = call_times(node, "StopPodSandbox")
+        assert 11.9 < gone - ended < 13
+
+
+async def test_a_sidecar_does_not_wait_for_an_init_container(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    common = "image: stubborn, imagePullPolicy: IfNotPresent"
+    pod = make_pod(
+        containers=f"- {{name: web, {common}}}",
+        spec=(
+            "initContainers:",
+            f"- {{name: side, restartPolicy: Always, {common}}}",
+            f"- {{name: init, {common}}}",
+        ),
+    )
+    async with node.running(pod):
+        await trio.sleep(2)
+        assert [c.name for c in node.runtime.alive()] == ["side", "init"]
+        ended = trio.current_time()
+        node.feed.put()
+        await trio.sleep(40)
+        assert [round(t - ended) for t in call_times(node, "StopContainer")] == [0, 0]
+    assert node.runtime.violations == []
+
+
+async def test_a_container_that_stopped_is_shown_while_another_is_in_its_hook(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    pod = hooked(
+        "preStop: {sleep: {seconds: 500}}", OTHER, spec=("terminationGracePeriodSeconds: 600",)
+    )
+    async with node.running(pod):
+        await trio.sleep(2)
+        assert ready(node.status(pod))
+        node.feed.put()
+        await trio.sleep(5)
+        shown = {c.name: c for c in node.status(pod).containerStatuses or ()}
+        assert {name: c.ready for name, c in shown.items()} == {"web": True, "other": False}
+        ended = shown["other"].state
+        assert ended is not None
+        assert ended.terminated is not None
+        assert not ready(node.status(pod))
+
+
 async def test_a_hook_that_ran_does_not_run_again_after_a_restart_of_the_agent(
     node: Node, autojump_clock: MockClock
 ) -> None:

@@ -105,6 +105,18 @@ def value(page: dict[str, Metric], family: str, suffix: str = "", **labels: str)
     return float(found.value)
 
 
+async def test_admissions_are_shown_before_the_first(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with Node(tmp_path).running() as agent:
+        await trio.sleep(1)
+        page = families(await agent.metrics.page())
+    admission = "kubelet_topology_manager_admission_"
+    assert value(page, f"{admission}requests_total") == 0
+    assert value(page, f"{admission}errors_total") == 0
+    assert value(page, f"{admission}duration_ms", "_count") == 0
+
+
 async def test_the_page_tells_of_a_pods_start(tmp_path: Path, autojump_clock: MockClock) -> None:
     node, pod = Node(tmp_path), make_pod()
     node.runtime.latency = {"StartContainer": 4.0}
@@ -116,8 +128,9 @@ async def test_the_page_tells_of_a_pods_start(tmp_path: Path, autojump_clock: Mo
     assert value(page, "kubelet_running_pods") == 1
     assert value(page, "kubelet_running_containers", container_state="running") == 1
     assert value(page, "kubelet_desired_pods", static="true") == 1
-    assert value(page, "kubelet_desired_pods", static="false") == 0
-    assert value(page, "kubelet_working_pods", lifecycle="sync") == 1
+    assert value(page, "kubelet_desired_pods", static="") == 0
+    working = {"lifecycle": "sync", "config": "desired"}
+    assert value(page, "kubelet_working_pods", **working, static="true") == 1
     assert value(page, "kubelet_started_pods_total") == 1
     assert value(page, "kubelet_started_containers_total", container_type="container") == 1
     started = "kubelet_pod_start_duration_seconds"

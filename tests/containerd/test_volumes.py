@@ -171,3 +171,23 @@ def test_later_mounts_reach_a_container_that_asks_for_them(
     assert cri.run(live, "ls", "/private/later") == ""
     agent.drop("propagate")
     agent.wait_gone("propagate")
+
+
+def test_mounts_that_a_container_propagates_into_an_empty_dir_do_not_hold_up_its_end(
+    agent: Agent,
+) -> None:
+    main = container(
+        "main",
+        "mkdir /cache/own && mount -t tmpfs none /cache/own && printf 'the end' > /cache/log.txt",
+        volumeMounts=[mounted("cache", "/cache", mountPropagation="Bidirectional")],
+        securityContext={"privileged": True},
+        terminationMessagePath="/cache/log.txt",
+    )
+    agent.put(
+        pod("both-ways", main, volumes=[{"name": "cache", "emptyDir": {}}], restartPolicy="Never")
+    )
+    ended = agent.wait("both-ways", lambda p: p["status"]["phase"] == "Succeeded", what="ended")
+    state = container_status(ended, "main")["state"]["terminated"]
+    assert state["message"] == "the end"
+    agent.drop("both-ways")
+    agent.wait_gone("both-ways")

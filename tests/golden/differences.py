@@ -71,7 +71,6 @@ MEANT = (
     Meant("metrics", "metrics", "kubelet_graceful_shutdown_(start|end)_time_seconds", "shown once the node shuts down, not as 1970 before"),
     Meant("metrics", "metrics_cadvisor", "container_pressure_.*", "the kernel counts the node's pressure on cgroup version 1 too"),
     Meant("metrics", "metrics_cadvisor", "container_creation_time_seconds", "told beside the start time, which restarts of the agent do not change"),
-    Meant("metrics", "metrics_resource", "scrape_error", "upstream's name of resource_scrape_error before 1.29; dashboards still use it"),
     # Shapes
     Meant("shapes", "stats_summary", r".*\.(io|psi)\..*", _PSI),
     Meant("shapes", "stats_summary", r"\.pods\[\]\.network\..*", "the network of pods is told where the Go kubelet has lost it: cAdvisor finds no sandbox of containerd 1.6 under a cgroup root of its own"),

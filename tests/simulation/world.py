@@ -35,6 +35,7 @@ from kubelet_trio.model import (
     pod_key,
 )
 from kubelet_trio.pods import load_records, wanted_pods
+from kubelet_trio.pods.plan.termination import MINIMUM_STOP_GRACE
 from kubelet_trio.recorder import Entry, read_entries, segment_contents
 from kubelet_trio.sources import FileSource
 from kubelet_trio.supervision import TreeNode
@@ -42,7 +43,7 @@ from kubelet_trio.testing import FakeContainer, FakeMounter, FakeRuntime, TrioCl
 from kubelet_trio.testing.objects import FakeUsage
 from tests.simulation.cgroups import SimulatedTree
 from tests.simulation.csi_node import CsiNode
-from tests.simulation.manifests import SIDECAR, Wish
+from tests.simulation.manifests import MAINS, SIDECAR, Wish
 from tests.simulation.resizes import ALLOCATABLE, ResizeWitness
 from tests.simulation.stepper import Stepper
 
@@ -113,8 +114,8 @@ class WitnessRuntime(FakeRuntime):
     async def stop_container(self, container_id: ContainerId, grace_period: int) -> None:
         container = self.containers.get(container_id)
         if container is not None and container.alive and container.name == SIDECAR:
-            others = {other.name for other in self.alive(container.uid)}
-            if others != {SIDECAR}:
+            mains = {other.name for other in self.alive(container.uid)}.intersection(MAINS)
+            if mains and grace_period > MINIMUM_STOP_GRACE:  # else no time is left to wait
                 self.sidecars_stopped_early.add(container.uid)
         await super().stop_container(container_id, grace_period)
 

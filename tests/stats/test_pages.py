@@ -231,12 +231,12 @@ def test_metrics_resource(snapshot: Snapshot) -> None:
     assert page["container_start_time_seconds"][0].value == 1_700_000_010
     assert page["pod_cpu_usage_seconds_total"][0].labels == {"namespace": "prod", "pod": "web-0"}
     assert page["node_cpu_usage_seconds_total"][0].labels == {}
-    assert page["scrape_error"][0].value == page["resource_scrape_error"][0].value == 0
+    assert page["resource_scrape_error"][0].value == 0
 
 
 def test_metrics_resource_without_a_reading_says_so() -> None:
     page = samples(resource_text(None))
-    assert set(page) == {"scrape_error", "resource_scrape_error"}
+    assert set(page) == {"resource_scrape_error"}
     assert page["resource_scrape_error"][0].value == 1
 
 

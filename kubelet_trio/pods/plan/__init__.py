@@ -44,7 +44,7 @@ from kubelet_trio.pods.plan.termination import (
     ending_note,
     merge_requests,
     remaining_grace,
-    stop_stages,
+    stop_order,
     stop_timeout,
 )
 
@@ -87,7 +87,7 @@ __all__ = [
     "restarts_all",
     "restarts_when_killed",
     "should_start",
-    "stop_stages",
+    "stop_order",
     "stop_timeout",
     "was_removed",
 ]

@@ -1,18 +1,19 @@
 """Decide when and how a pod ends: its deadline, its grace period, the order of stopping.
 
 A pod has one grace period, shared by all of its containers. It starts with the decision to end
-the pod and only shrinks. Sidecars stop after the other containers have ended, the last one of
-the spec first, each with the time that is then left.
+the pod and only shrinks. Sidecars stop after the main containers have ended, the last one of the
+spec first, each with the time that is then left; once nothing is left, all at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from lightkube.models.core_v1 import Container, Pod
 
 from kubelet_trio.model import (
+    ContainerKind,
     grace_period,
     is_static,
     is_terminal,
@@ -125,16 +126,27 @@ def ending_note(pod: Pod, now: float) -> str:
     return f"ending, {left:.0f} s left" if left > 0 else "ending"
 
 
-def stop_stages(pod: Pod, running: Iterable[str]) -> tuple[tuple[str, ...], ...]:
-    """Return the names of running containers in the order of stopping, stage after stage.
+@dataclass(frozen=True, slots=True)
+class StopOrder:
+    """The names of running containers, by when they are stopped.
 
-    The first stage has all main, ephemeral and ordinary init containers, and those that the spec
-    does not name. Each later stage has one sidecar, in reverse order of the spec (KEP-753). No
-    stage is empty.
+    Main containers, and those for which no sidecar waits, are stopped at once: ephemeral and
+    ordinary init containers, and what the spec does not name. Then one sidecar after the other.
     """
-    names = dict.fromkeys(running)
-    sidecars = [c.spec.name for c in pod_containers(pod) if c.is_sidecar and c.spec.name in names]
-    first = tuple(name for name in names if name not in sidecars)
-    stages = [first] if first else []
-    stages += [(name,) for name in reversed(sidecars)]
-    return tuple(stages)
+
+    main: tuple[str, ...]
+    others: tuple[str, ...]
+    sidecars: tuple[str, ...]  # the last one of the spec first (KEP-753)
+
+
+def stop_order(pod: Pod, running: Iterable[str]) -> StopOrder:
+    """Return the order in which the running containers are stopped."""
+    names = tuple(dict.fromkeys(running))
+    known = {c.spec.name: c for c in pod_containers(pod)}
+    mains = {name for name, c in known.items() if c.kind is ContainerKind.MAIN}
+    sidecars = [name for name, c in known.items() if c.is_sidecar and name in names]
+    return StopOrder(
+        main=tuple(name for name in names if name in mains),
+        others=tuple(name for name in names if name not in mains and name not in sidecars),
+        sidecars=tuple(reversed(sidecars)),
+    )

@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 
 import trio
 from lightkube.models.core_v1 import Pod
@@ -36,7 +37,7 @@ from kubelet_trio.model import (
 from kubelet_trio.pods.plan import (
     effective_grace,
     remaining_grace,
-    stop_stages,
+    stop_order,
 )
 from kubelet_trio.pods.records.files import PodFiles
 from kubelet_trio.pods.records.remains import is_at_rest, remove_dead
@@ -141,16 +142,16 @@ async def _fresh(teardown: Teardown) -> RuntimePod:
 
 @asynccontextmanager
 async def adopt_containers(teardown: Teardown, observed: RuntimePod) -> AsyncIterator[None]:
-    """Stop the containers: main ones, then sidecars in reverse order, all in one grace period."""
+    """Stop the containers: sidecars last, in reverse order, all in one grace period."""
     yield
     running = {c.name: c for c in observed.running()}
     teardown.progress.at("")
-    turn = _Turn.first()
-    steps = []
-    for stage in stop_stages(teardown.pod, running):
-        following = _Turn(len(stage))
+    order = stop_order(teardown.pod, running)
+    turns = [_Turn(0), _Turn(len(order.main)), *(_Turn(1) for _ in order.sidecars)]
+    stages = [order.main, *((name,) for name in order.sidecars)]
+    steps = [partial(_stop, teardown, running[name], _Turn(0), _Turn(1)) for name in order.others]
+    for stage, (turn, following) in zip(stages, pairwise(turns), strict=True):
         steps += [partial(_stop, teardown, running[name], turn, following) for name in stage]
-        turn = following
     await run_together(steps, TEARDOWN_ERRORS)
 
 
@@ -172,22 +173,23 @@ class _Turn:
 
     missing: int
     is_off: bool = False
-    come: trio.Event = field(default_factory=trio.Event)
+    changed: trio.Event = field(default_factory=trio.Event)
 
-    @classmethod
-    def first(cls) -> _Turn:
-        turn = cls(0)
-        turn.come.set()
-        return turn
+    async def wait(self, seconds: float) -> None:
+        """Wait until it has come or is off, for as long as the grace period lasts."""
+        # waitForTurn of kuberuntime_termination_order.go: then all that is left stops at once.
+        with trio.move_on_after(seconds):
+            if self.missing and not self.is_off:
+                await self.changed.wait()
 
     def stopped(self) -> None:
         self.missing -= 1
         if not self.missing:
-            self.come.set()
+            self.changed.set()
 
     def call_off(self) -> None:
         self.is_off = True
-        self.come.set()
+        self.changed.set()
 
 
 async def _stop(
@@ -205,8 +207,7 @@ async def _stop_in_turn(
     teardown.stopper.announce(pod, container, stop_message(container))
     left = remaining_grace(request.requested_at, grace, clock.time())
     await teardown.stopper.run_pre_stop(pod, container, left, request)
-    # No deadline of its own: the pod's grace period bounds the containers before it.
-    await turn.come.wait()
+    await turn.wait(remaining_grace(request.requested_at, grace, clock.time()))
     if turn.is_off:
         following.call_off()
         return

@@ -70,6 +70,7 @@ _COUNTED = frozenset(
 
 UNEXPECTED = "UnexpectedAdmissionError"
 _SHORT = "OutOf"  # how reasons of shortages begin
+_DURATION = "kubelet_topology_manager_admission_duration_ms"
 _ACCEPTED = "kubelet_pod_deferred_accepted_resizes_total"
 
 # A check of another room: takes a pod and the others on the node, may reject the pod.
@@ -98,6 +99,7 @@ class Admitter:
         """
         self._node = node
         self._meter = meter or Meter()
+        self._meter.begin(_DURATION, ADMISSIONS)
         self._checks = tuple(checks)
         self._last_checks = tuple(last_checks)
         self._managers: PodManagers = managers or NoManagers()
@@ -227,9 +229,7 @@ class Admitter:
         refusal = self._managers.admit(pod, replaces)
         took = 1000 * (trio.current_time() - began)
         self._meter.count("kubelet_topology_manager_admission_requests_total")
-        self._meter.observe(
-            "kubelet_topology_manager_admission_duration_ms", took, buckets=ADMISSIONS
-        )
+        self._meter.observe(_DURATION, took, buckets=ADMISSIONS)
         return refusal
 
     def _adopt(self, pod: Pod) -> None:

@@ -33,6 +33,7 @@ from kubelet_trio.model import (
     pod_key,
     pod_uid,
     spec,
+    static_label,
 )
 from kubelet_trio.pods.plan import ending_note
 from kubelet_trio.pods.records.record import PodRecord, is_removed
@@ -331,8 +332,7 @@ class PodRegistry:
         pod = self._desired.pods.get(uid)
         if pod is not None:
             # A source delivered the same UID again while the pod was being removed.
-            static = "true" if is_static(pod) else "false"
-            self._services.meter.count("kubelet_restarted_pods_total", (static,))
+            self._services.meter.count("kubelet_restarted_pods_total", (static_label(pod),))
             self._make(pod, None)
         self._wake_waiting(uid)
         self._admit(ResizeTrigger.PODS_REMOVED)

@@ -393,9 +393,8 @@ class PodWorker(WorkerState):
             left=self._standing.leave,
             progress=self._standing.progress,
         )
-        tasks: list[Callable[[], Awaitable[None]]] = [partial(report_when_late, teardown)]
-        if not self._probes.is_empty:
-            tasks.append(self._publish_changes)
+        # A container may end long before the others, and the pod is no longer ready then.
+        tasks = (partial(report_when_late, teardown), self._publish_changes)
         with self._certainty.changing():
             await self._recording(partial(step, teardown), *tasks)
 

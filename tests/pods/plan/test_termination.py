@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 
 from kubelet_trio.pods.plan.termination import (
     MINIMUM_STOP_GRACE,
+    StopOrder,
     deadline_at,
     deadline_failure,
     effective_grace,
     merge_requests,
     remaining_grace,
-    stop_stages,
+    stop_order,
     stop_timeout,
 )
 from kubelet_trio.pods.types import EndReason, PodFailure, TerminationRequest
@@ -116,23 +117,35 @@ OF = pod("a", "b", init=["i", sidecar("s"), sidecar("t"), sidecar("u")], ephemer
 
 
 @pytest.mark.parametrize(
-    ("running", "stages"),
+    ("running", "order"),
     [
-        pytest.param([], (), id="nothing runs"),
-        pytest.param(["a"], (("a",),), id="no sidecar"),
-        pytest.param(["s"], (("s",),), id="only a sidecar"),
+        pytest.param([], StopOrder((), (), ()), id="nothing runs"),
+        pytest.param(["a"], StopOrder(("a",), (), ()), id="no sidecar"),
+        pytest.param(["s"], StopOrder((), (), ("s",)), id="only a sidecar"),
         pytest.param(
             ["s", "a", "e", "t", "b", "u"],
-            (("a", "e", "b"), ("u",), ("t",), ("s",)),
+            StopOrder(("a", "b"), ("e",), ("u", "t", "s")),
             id="sidecars last, in reverse",
         ),
-        pytest.param(["s", "i"], (("i",), ("s",)), id="an init container before the sidecars"),
-        pytest.param(["s", "x"], (("x",), ("s",)), id="a name that the spec does not have"),
-        pytest.param(["u", "s"], (("u",), ("s",)), id="a sidecar that does not run is left out"),
+        pytest.param(
+            ["s", "i"],
+            StopOrder((), ("i",), ("s",)),
+            id="no sidecar waits for an init container",
+        ),
+        pytest.param(
+            ["s", "x"],
+            StopOrder((), ("x",), ("s",)),
+            id="a name that the spec does not have",
+        ),
+        pytest.param(
+            ["u", "s"],
+            StopOrder((), (), ("u", "s")),
+            id="a sidecar that does not run is left out",
+        ),
     ],
 )
-def test_the_order_of_stopping(running: list[str], stages: tuple[tuple[str, ...], ...]) -> None:
-    assert stop_stages(OF, running) == stages
+def test_the_order_of_stopping(running: list[str], order: StopOrder) -> None:
+    assert stop_order(OF, running) == order
 
 
 def test_a_pod_without_a_deadline_never_passes_it() -> None:
