@@ -59,16 +59,23 @@ def read(host: Host, files: CgroupFiles | None = None) -> tuple[CgroupUsage, Pro
     return found.cgroups[INNER], found.processes.get(INNER, Processes())
 
 
-def settle(host: Host, processes: Collection[subprocess.Popen[bytes]], state: str = "S") -> None:
-    """Wait until these are what the cgroup has, in that state, and have come to rest."""
+def wait_same(
+    host: Host,
+    kept: CgroupFiles,
+    processes: Collection[subprocess.Popen[bytes]],
+    state: str = "S",
+) -> None:
+    """Wait until these are what the cgroup has, in that state, and a reading shows it.
+
+    Pressure goes on counting for a moment: but what is not seen at all stays unseen.
+    """
     pids, deadline = {process.pid for process in processes}, time.monotonic() + 30
-    last = None
-    while (now := read(host)) != last or (set(now[0].pids), set(now[1].states)) != (
-        pids,
-        {state} if pids else set(),
-    ):
-        assert time.monotonic() < deadline, f"{now} instead of {pids}, {state}"
-        last = now
+    wanted = (pids, {state} if pids else set())
+    while True:
+        now, shown = read(host), read(host, kept)
+        if now == shown and (set(now[0].pids), set(now[1].states)) == wanted:
+            return
+        assert time.monotonic() < deadline, f"{shown} instead of {now}, {wanted}"
         time.sleep(0.05)
 
 
@@ -79,28 +86,23 @@ def test_what_processes_do_is_in_the_next_reading(host: Host) -> None:
         subprocess.Popen(["sleep", "1000"]) as second,
     ):
         try:
-            settle(host, ())
             for _ in range(3):
-                assert read(host, kept) == read(host)
+                wait_same(host, kept, ())
             enter(host, first)
-            settle(host, [first])
             for _ in range(3):
-                assert read(host, kept) == read(host)
+                wait_same(host, kept, [first])
             # It sleeps, and does not run for being moved.
             enter(host, second)
             assert set(read(host, kept)[0].pids) == {first.pid, second.pid}
             for signal_, state in ((signal.SIGSTOP, "T"), (signal.SIGCONT, "S")):
                 for process in (first, second):
                     process.send_signal(signal_)
-                settle(host, [first, second], state)
-                assert read(host, kept) == read(host)
+                wait_same(host, kept, [first, second], state)
             second.kill()
             second.wait()
-            settle(host, [first])
-            assert read(host, kept) == read(host)
+            wait_same(host, kept, [first])
         finally:
             for process in (first, second):
                 process.kill()
                 process.wait()
-        settle(host, ())
-        assert read(host, kept) == read(host)
+        wait_same(host, kept, ())
