@@ -6,8 +6,13 @@ of 100 pods has 7 000. So for those who ask often the files stay open; each cost
 again.
 
 A file that is open belongs to its cgroup: if another one of the same name has taken its place, the
-kernel answers ENODEV, and it is opened again. The result is always that of a reading without files
-kept (`CgroupFiles(host, 0)`).
+kernel answers ENODEV, and it is opened again.
+
+Most containers of a node do nothing between two readings. A cgroup that has used no CPU time and
+has the same memory in use gets only those files read that can change without that: no process of it
+has run, so that none has begun, ended or asked for memory. What is still wrong then (somebody moved
+a sleeping process out) is not for longer than limits are (`KnownLimits`). With that exception the
+result is always that of a reading without files kept (`CgroupFiles(host, 0)`).
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from kubelet_trio.stats import cgroup_parse as parse
-from kubelet_trio.stats.known_limits import KnownLimits
+from kubelet_trio.stats.known_limits import Known, KnownLimits
 from kubelet_trio.stats.open_files import USUAL, Host, Room, content
 from kubelet_trio.stats.process_files import ProcessFiles
 from kubelet_trio.stats.usage import CgroupUsage
@@ -32,13 +37,21 @@ _Seen = tuple[int, int, int]
 
 
 @dataclass(slots=True)
-class _Round:
-    """What all readings of a directory read, as long as its files and limits are the same ones."""
+class _Part:
+    """Open files of a directory that are read together."""
 
     names: tuple[str, ...]
     descriptors: tuple[int, ...]
-    has_limits: bool  # then it is over when they have been forgotten
-    found: list[bytes]  # by the last one
+    found: list[bytes]  # by the last reading
+
+
+@dataclass(slots=True)
+class _Round:
+    """What all readings of a directory read, as long as its files and limits are the same ones."""
+
+    always: _Part
+    after_run: _Part | None  # if something has run; None: then read all, some of it is not open
+    forgotten: int  # of the known limits, when this was planned
 
 
 @dataclass(slots=True)
@@ -47,9 +60,7 @@ class _Directory:
 
     descriptor: int  # of the directory, to open files that were not there before
     files: dict[str, int] = field(default_factory=dict)  # descriptors
-    watch: int | None = None  # of its limits
-    # Content, while nobody writes them; None: there is no such file.
-    limits: dict[str, bytes | None] = field(default_factory=dict)
+    known: Known | None = None  # its limits; None: they are read each time
     rounds: dict[bool, _Round] = field(default_factory=dict)  # of few and of all files
 
 
@@ -92,6 +103,11 @@ class CgroupFiles:
         self._names: dict[tuple[str, ...], tuple[str, ...]] = {}  # of rounds, which share them
         self._round = 0
         self._wanted = {few: tuple(_wanted(host, few)) for few in (False, True)}
+        self._witnesses, self._after_run = (
+            (parse.WITNESSES_V2, parse.AFTER_RUN_V2)
+            if host.version == 2
+            else (parse.WITNESSES_V1, parse.AFTER_RUN_V1)
+        )
 
     @property
     def count(self) -> int:
@@ -132,13 +148,17 @@ class CgroupFiles:
         last = cgroup.last.get(everything)
         files = {} if last is None else last.files
         changed: set[str] = set()
+        more: list[tuple[str, tuple[str, ...], _Part | None]] = []
         for controller, names in self._wanted[everything]:
-            directory = cgroup.directories.get(controller)
-            if directory is None or not _read_again(directory, everything, files, changed):
-                found: dict[str, bytes] = {}
-                self._read_into(found, cgroup, controller, path, names)
-                _compare(names, found, files, changed)
-                self._plan_round(cgroup.directories.get(controller), everything, names, found)
+            planned = _planned(cgroup.directories.get(controller), everything)
+            if planned is not None and _read_part(planned.always, files, changed):
+                more.append((controller, names, planned.after_run))
+            else:
+                self._read_all(cgroup, controller, path, everything, names, files, changed)
+        if not self._witnesses.isdisjoint(changed) or not self._witnesses <= files.keys():
+            for controller, names, part in more:
+                if part is None or not _read_part(part, files, changed):
+                    self._read_all(cgroup, controller, path, everything, names, files, changed)
         if last is not None and not changed:
             last.usage = last.usage.at(now)
             return last.usage
@@ -192,6 +212,24 @@ class CgroupFiles:
                 self._cgroups[path] = cgroup
         return cgroup
 
+    def _read_all(
+        self,
+        cgroup: _Cgroup,
+        controller: str,
+        path: str,
+        everything: bool,
+        names: tuple[str, ...],
+        files: dict[str, bytes],
+        changed: set[str],
+    ) -> None:
+        """Read files of one controller; note what has changed in `files` and `changed`."""
+        found: dict[str, bytes] = {}
+        self._read_into(found, cgroup, controller, path, names)
+        _compare(names, found, files, changed)
+        directory = cgroup.directories.get(controller)
+        if directory is not None:
+            self._plan_round(directory, everything, names, found)
+
     def _read_into(
         self,
         files: dict[str, bytes],
@@ -216,8 +254,7 @@ class CgroupFiles:
         if self._room.left > len(names):
             self._room.left -= 1
             cgroup.directories[controller] = directory
-            if (watched := self._limits.watch(directory.descriptor)) is not None:
-                directory.watch, directory.limits = watched
+            directory.known = self._limits.watch(directory.descriptor)
             self._read_files(files, directory, names)
             return
         try:
@@ -230,7 +267,8 @@ class CgroupFiles:
         self, files: dict[str, bytes], directory: _Directory, names: tuple[str, ...]
     ) -> None:
         """Read files of a cgroup. Raises OSError if one that is open cannot be read any more."""
-        kept, limits = directory.files, directory.limits
+        kept = directory.files
+        limits = {} if directory.known is None else directory.known.contents
         for name in names:
             if name in kept:
                 files[name] = content(kept[name])
@@ -239,16 +277,17 @@ class CgroupFiles:
                     files[name] = known
             else:
                 self._read_new(files, directory, name)
-        if not kept:
-            limits.clear()  # nothing that is open will tell when another one has its place
+        if not kept and directory.known is not None:
+            directory.known.forget()  # nothing that is open tells when another one has its place
 
     def _read_new(self, files: dict[str, bytes], directory: _Directory, name: str) -> None:
         """Read a file that is not open, if that can be."""
-        is_limit = directory.watch is not None and name in parse.LIMITS
+        known = directory.known
+        is_limit = known is not None and name in parse.LIMITS
         is_there = self._read_file(files, directory, name, keep=not is_limit)
         # A file that is not there comes with a write to the cgroup above or to this one.
-        if directory.watch is not None and (not is_there or (is_limit and name in files)):
-            directory.limits[name] = files.get(name)
+        if known is not None and (not is_there or (is_limit and name in files)):
+            known.contents[name] = files.get(name)
 
     def _read_file(
         self, files: dict[str, bytes], directory: _Directory, name: str, *, keep: bool
@@ -276,58 +315,74 @@ class CgroupFiles:
 
     def _plan_round(
         self,
-        directory: _Directory | None,
+        directory: _Directory,
         everything: bool,
         names: tuple[str, ...],
         found: dict[str, bytes],
     ) -> None:
         """Let the next reading of a directory read what is open, if all else is known."""
-        if directory is None:
+        kept, known = directory.files, directory.known
+        # A write to the directory may be of a process that was moved there: it has not run yet.
+        after_run = self._after_run if known is not None else frozenset[str]()
+        lacking = [
+            name
+            for name in names
+            if name not in kept and (known is None or name not in known.contents)
+        ]
+        if not kept or not after_run.issuperset(lacking):
             return
-        kept, limits = directory.files, directory.limits
-        if kept and all(name in kept or name in limits for name in names):
-            there = tuple(name for name in names if name in kept)
-            directory.rounds[everything] = _Round(
-                self._names.setdefault(there, there),
-                tuple(kept[name] for name in there),
-                len(there) < len(names),
-                [found[name] for name in there],
-            )
+        there = [name for name in names if name in kept]
+        directory.rounds[everything] = _Round(
+            self._part(directory, [name for name in there if name not in after_run], found),
+            None
+            if lacking
+            else self._part(directory, [name for name in there if name in after_run], found),
+            0 if known is None else known.forgotten,
+        )
+
+    def _part(self, directory: _Directory, wanted: list[str], found: dict[str, bytes]) -> _Part:
+        names = tuple(wanted)
+        return _Part(
+            self._names.setdefault(names, names),
+            tuple(directory.files[name] for name in names),
+            [found[name] for name in names],
+        )
 
     def _let_go(self, directory: _Directory) -> None:
-        if directory.watch is not None:
-            self._limits.unwatch(directory.watch)
+        if directory.known is not None:
+            self._limits.unwatch(directory.known)
         for descriptor in (*directory.files.values(), directory.descriptor):
             os.close(descriptor)
             self._room.left += 1
 
 
-def _read_again(
-    directory: _Directory, everything: bool, files: dict[str, bytes], changed: set[str]
-) -> bool:
-    """Read the files of a cgroup that are open; note what has changed in `files` and `changed`.
+def _planned(directory: _Directory | None, everything: bool) -> _Round | None:
+    """Return what a reading of a directory has to read; None: everything."""
+    planned = None if directory is None else directory.rounds.get(everything)
+    if planned is None or directory is None or directory.known is None:
+        return planned
+    return planned if planned.forgotten == directory.known.forgotten else None
 
-    Returns whether that is all there is to read.
+
+def _read_part(part: _Part, files: dict[str, bytes], changed: set[str]) -> bool:
+    """Read files that are open; note what has changed in `files` and `changed`.
+
+    Returns False if they belong to a cgroup that has been removed.
     """
-    if not directory.limits:  # forgotten, for few and for all files
-        directory.rounds = {k: r for k, r in directory.rounds.items() if not r.has_limits}
-    rounds = directory.rounds.get(everything)
-    if rounds is None:
-        return False
     pread = os.pread
     try:
         # `content` of each; its call takes as long as some of the files take the kernel.
-        found = [pread(descriptor, USUAL, 0) for descriptor in rounds.descriptors]
+        found = [pread(descriptor, USUAL, 0) for descriptor in part.descriptors]
         if USUAL in map(len, found):
-            found = [content(descriptor) for descriptor in rounds.descriptors]
+            found = [content(descriptor) for descriptor in part.descriptors]
     except OSError:
-        return False  # ENODEV: what is open belongs to a cgroup that has been removed
-    if found != rounds.found:
-        for name, now, before in zip(rounds.names, found, rounds.found, strict=True):
+        return False  # ENODEV
+    if found != part.found:
+        for name, now, before in zip(part.names, found, part.found, strict=True):
             if now != before:
                 changed.add(name)
                 files[name] = now
-        rounds.found = found
+        part.found = found
     return True
 
 

@@ -86,6 +86,27 @@ LIMITS = frozenset(
         "memory.memsw.limit_in_bytes",
     )
 )
+# As long as these are the same, none of the cgroup's processes has run, ...
+WITNESSES_V2 = frozenset(("cpu.stat", "memory.current"))
+WITNESSES_V1 = frozenset(("cpuacct.usage", "memory.usage_in_bytes"))
+# ... and these are too. Others are not: I/O and reclaim go on without them, and a process that
+# waits counts as pressure.
+AFTER_RUN_V2 = frozenset(
+    ("memory.swap.current", "memory.peak", "memory.events", "pids.current", "cgroup.procs")
+)
+AFTER_RUN_V1 = frozenset(
+    (
+        "cpuacct.stat",
+        "cpu.stat",
+        "memory.memsw.usage_in_bytes",
+        "memory.max_usage_in_bytes",
+        "memory.failcnt",
+        "memory.kmem.usage_in_bytes",
+        "memory.oom_control",
+        "pids.current",
+        "cgroup.procs",
+    )
+)
 # Files of the parts of a `CgroupUsage`.
 _CPU_V2 = frozenset(("cpu.stat", "cpu.pressure", "cpu.max", "cpu.weight"))
 _MEMORY_LIMITS = frozenset(("memory.max", "memory.low", "memory.swap.max"))

@@ -9,6 +9,7 @@ inotify, or a free watch, the limits are read each time.
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kubelet_trio.stats.open_files import Room
@@ -21,6 +22,19 @@ _AGAIN = 64  # readings after which all are read again, whatever inotify has sai
 _OF_OTHERS = "cgroup.subtree_control"
 
 
+@dataclass(slots=True)
+class Known:
+    """What is known of one directory's files."""
+
+    watch: int
+    contents: dict[str, bytes | None] = field(default_factory=dict)  # None: there is no such file
+    forgotten: int = 0  # how often
+
+    def forget(self) -> None:
+        self.contents.clear()
+        self.forgotten += 1
+
+
 class KnownLimits:
     """Contents of limits by directory. Not thread-safe."""
 
@@ -30,13 +44,13 @@ class KnownLimits:
         """
         self._room = room
         self._inotify: INotify | None = None
-        self._known: dict[int, dict[str, bytes | None]] = {}  # by watch
+        self._known: dict[int, Known] = {}  # by watch
         self._readings = 0
 
-    def watch(self, descriptor: int) -> tuple[int, dict[str, bytes | None]] | None:
-        """Return the watch of a directory, and a dict to keep its files' contents in.
+    def watch(self, descriptor: int) -> Known | None:
+        """Return what is known of a directory's files, nothing yet; None: it cannot be watched.
 
-        `forget_written` empties the dict when a file has been written. None: it cannot be watched.
+        `forget_written` forgets it when a file has been written.
         """
         from inotify_simple import INotify, flags
 
@@ -51,14 +65,14 @@ class KnownLimits:
             watch = self._inotify.add_watch(f"/proc/self/fd/{descriptor}", mask)
         except OSError:
             return None
-        return watch, self._known.setdefault(watch, {})
+        return self._known.setdefault(watch, Known(watch))
 
-    def unwatch(self, watch: int) -> None:
+    def unwatch(self, known: Known) -> None:
         """Let go of a directory."""
-        self._known.pop(watch, None)
+        self._known.pop(known.watch, None)
         if self._inotify is not None:
             with suppress(OSError):  # it was removed, and the kernel's watch with it
-                self._inotify.rm_watch(watch)
+                self._inotify.rm_watch(known.watch)
 
     def forget_written(self) -> None:
         """Forget the contents of directories in which a file was written since the last call."""
@@ -69,9 +83,10 @@ class KnownLimits:
         if self._readings % _AGAIN == 0 or any(e.wd < 0 or e.name == _OF_OTHERS for e in written):
             # A negative watch: more events than the kernel keeps.
             for known in self._known.values():
-                known.clear()
+                known.forget()
         for event in written:
-            self._known.get(event.wd, {}).clear()
+            if (written_to := self._known.get(event.wd)) is not None:
+                written_to.forget()
 
     def close(self) -> None:
         """Let go of everything."""

@@ -46,13 +46,14 @@ class _Process:
     names: tuple[str, ...] = ()  # in the directory, if they are few
 
 
-class _Opened(NamedTuple):
-    """How many files the processes of a cgroup have open, as long as none of them runs."""
+class _Seen(NamedTuple):
+    """What is so of the processes of a cgroup as long as none of them runs."""
 
-    cpu: int  # what it had used before they were counted
+    cpu: int  # what it had used before they were looked at
     pids: tuple[int, ...]
     fds: int
     sockets: int
+    states: Mapping[str, int]
 
 
 class ProcessFiles:
@@ -66,54 +67,34 @@ class ProcessFiles:
         self._host = host
         self._room = room
         self._kept: dict[int, _Process] = {}
-        self._opened: dict[str, _Opened] = {}  # by cgroup
+        self._seen: dict[str, _Seen] = {}  # by cgroup
 
     def read(self, cgroups: Mapping[str, CgroupUsage]) -> dict[str, Processes]:
         """Return the processes of cgroups by path; let go of those that are in none."""
         left, found = _MOST_FDS, {}
-        seen: set[int] = set()
-        opened: dict[str, _Opened] = {}
+        pids: set[int] = set()
+        seen: dict[str, _Seen] = {}
         for path, usage in cgroups.items():
             if not usage.pids:
                 continue
-            seen.update(usage.pids)
-            before = self._opened.get(path)
-            states = self._idle_states(usage, before)
-            if before is None or states is None:
-                fds, sockets, states = self._count(usage.pids, left)
-                if usage.cpu is not None and fds <= left:
-                    opened[path] = _Opened(usage.cpu.usage, usage.pids, fds, sockets)
-            else:
-                fds, sockets = before.fds, before.sockets
-                opened[path] = before
-            left -= fds
+            pids.update(usage.pids)
+            now = self._seen.get(path)
+            if now is None or usage.cpu is None or now[:2] != (usage.cpu.usage, usage.pids):
+                # Its states too: to leave one, a process runs.
+                now = _Seen(
+                    _NONE if usage.cpu is None else usage.cpu.usage,
+                    usage.pids,
+                    *self._count(usage.pids, left),
+                )
+            if now.fds <= left:
+                seen[path] = now
+            left -= now.fds
             # As cAdvisor, one limit for the cgroup: its processes usually inherit the first one's.
-            found[path] = Processes(fds, sockets, self._limit(usage.pids[0]), states)
-        for pid in self._kept.keys() - seen:
+            found[path] = Processes(now.fds, now.sockets, self._limit(usage.pids[0]), now.states)
+        for pid in self._kept.keys() - pids:
             self._forget(pid)
-        self._opened = opened
+        self._seen = seen
         return found
-
-    def _idle_states(self, usage: CgroupUsage, before: _Opened | None) -> dict[str, int] | None:
-        """Return the states of processes that have not run since; None if one may have."""
-        if (
-            before is None
-            or usage.cpu is None
-            or usage.cpu.usage != before.cpu
-            or usage.pids != before.pids
-        ):
-            return None
-        states: dict[str, int] = {}
-        for pid in usage.pids:
-            process = self._kept.get(pid)
-            if process is None:
-                return None
-            try:
-                state = proc_parse.parse_state(content(process.stat))
-            except OSError:
-                return None  # it has ended
-            states[state] = states.get(state, 0) + 1
-        return states
 
     def _count(self, pids: Sequence[int], most: int) -> tuple[int, int, dict[str, int]]:
         """Return how many files and sockets processes have open, and their states."""
@@ -132,7 +113,7 @@ class ProcessFiles:
         """Let go of everything."""
         for pid in list(self._kept):
             self._forget(pid)
-        self._opened = {}
+        self._seen = {}
 
     def _look(self, pid: int, most: int) -> tuple[str, int, list[str]]:
         """Return a process' state, how many files it has open, and what `most` of them are."""

@@ -7,16 +7,19 @@ import mmap
 import os
 import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from inotify_simple import INotify
 
 from kubelet_trio.stats import CgroupUsage, Host, MachineInfo
+from kubelet_trio.stats import cgroup_parse as parse
 from kubelet_trio.stats.cadvisor import cadvisor_page
 from kubelet_trio.stats.cgroup_files import CgroupFiles
-from kubelet_trio.stats.cgroup_parse import LIMITS
 from kubelet_trio.stats.open_files import Room
 from kubelet_trio.stats.process_files import ProcessFiles
 from kubelet_trio.stats.read import read_host
@@ -87,6 +90,66 @@ def run(host: Host) -> None:
     used.write_text(used.read_text().replace("usage_usec 25", "usage_usec 26"))
 
 
+def change(file: Path, content: bytes) -> None:
+    """Change a file as the kernel changes what it counts, which is no write to the directory."""
+    with open(file, "r+b") as opened, mmap.mmap(opened.fileno(), 0) as mapped:
+        mapped[:] = content
+
+
+def count(host: Host, container: str, names: Collection[str]) -> None:
+    """Let the last count of files be another one."""
+    for mount in host.mounts.values():
+        for file in Path(f"{mount}{container}").iterdir():
+            if file.name in names:
+                head, last, tail = re.split(
+                    rb"(\d)(?=\n[^\d]*$|\n\S+ \n$)", file.read_bytes(), maxsplit=1
+                )
+                change(file, head + b"%d" % (9 - int(last)) + tail)
+
+
+@pytest.mark.parametrize("witness", ["CPU", "memory"])
+@pytest.mark.parametrize(("write", "container"), [CASES[0].values[:2], CASES[-1].values[:2]])
+def test_what_changes_only_when_something_runs_is_read_only_then(
+    tmp_path: Path, write: Write, container: str, witness: str
+) -> None:
+    host = write(tmp_path, container)
+    after_run = parse.AFTER_RUN_V2 if host.version == 2 else parse.AFTER_RUN_V1
+    kept = CgroupFiles(host, 1000)
+    for _ in range(2):
+        before = page(host, kept)
+    # As no kernel does it: nothing has run.
+    count(host, container, after_run)
+    assert page(host, kept) == before
+    count(host, container, {"cpuacct.usage" if witness == "CPU" else "memory.usage_in_bytes"})
+    count(host, container, {"cpu.stat" if witness == "CPU" else "memory.current"})
+    assert page(host, kept) == page(host, None) != before
+    # And again, from what has been planned anew.
+    before = page(host, kept)
+    count(host, container, after_run - {"cpu.stat"})
+    assert page(host, kept) == before
+    kept.close()
+
+
+@pytest.mark.parametrize(("write", "container"), [CASES[0].values[:2], CASES[-1].values[:2]])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
+@given(data=st.data())
+def test_a_scrape_shows_what_counts_on_while_nothing_runs(
+    tmp_path_factory: pytest.TempPathFactory, write: Write, container: str, data: st.DataObject
+) -> None:
+    host = write(tmp_path_factory.mktemp("tree"), container)
+    everything = {*trees.V2, *(name for files in trees.V1.values() for name in files)}
+    at_rest = everything - parse.AFTER_RUN_V1 - parse.AFTER_RUN_V2 - parse.LIMITS - {"cpu.stat"}
+    with closing(CgroupFiles(host, data.draw(st.sampled_from([0, 20, 1000])))) as kept:
+        for _ in range(4):
+            if data.draw(st.booleans()):
+                changing = data.draw(st.sets(st.sampled_from(sorted(at_rest))))
+            else:  # something runs
+                changing = data.draw(st.sets(st.sampled_from(sorted(everything - parse.LIMITS))))
+                changing |= {"cpuacct.usage", "cpu.stat"}
+            count(host, container, changing - {"cgroup.procs"})
+            assert page(host, kept) == page(host, None)
+
+
 @pytest.mark.parametrize("name", ["101/stat", "101/limits", "101/fd/9", "loadavg", "diskstats"])
 def test_a_change_of_a_process_is_in_the_next_scrape(tmp_path: Path, name: str) -> None:
     host = trees.write_v2(tmp_path, trees.CONTAINER_V2)
@@ -100,7 +163,7 @@ def test_a_change_of_a_process_is_in_the_next_scrape(tmp_path: Path, name: str) 
         file.write_text(
             file.read_text().replace(" S ", " R ").replace("1024", "9").replace("5", "6")
         )
-    if "/fd/" in name:
+    if name in ("101/fd/9", "101/stat"):
         run(host)
     after = page(host, kept)
     assert after == page(host, None)
@@ -108,13 +171,15 @@ def test_a_change_of_a_process_is_in_the_next_scrape(tmp_path: Path, name: str) 
     kept.close()
 
 
-def test_files_of_processes_are_counted_again_when_one_has_run(tmp_path: Path) -> None:
+def test_processes_are_looked_at_again_when_one_has_run(tmp_path: Path) -> None:
     host = trees.write_v2(tmp_path, trees.CONTAINER_V2)
     kept = CgroupFiles(host, 1000)
     for _ in range(2):
         before = page(host, kept)
     # As no process does it: it would have used CPU time.
     (Path(host.proc) / "102/fd/9").symlink_to("socket:[78]")
+    state = Path(host.proc) / "102/stat"
+    state.write_text(state.read_text().replace(" S ", " R "))
     assert page(host, kept) == before
     run(host)
     assert page(host, kept) == page(host, None)
@@ -170,12 +235,11 @@ def test_limits_that_nobody_writes_stay_unread_and_closed(
     for _ in range(2):
         before = page(host, kept)
     open_now = {os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")}
-    assert not {path for path in open_now if path.rpartition("/")[2] in LIMITS}
+    assert not {path for path in open_now if path.rpartition("/")[2] in parse.LIMITS}
     assert any(path.endswith("/pids.current") for path in open_now)
     # As a cgroup's own file system does not: changed without a write.
     [limit] = Path(tmp_path).glob(f"*{container}/pids.max")
-    with open(limit, "r+b") as file, mmap.mmap(file.fileno(), 0) as content:
-        content[:] = b"123\n"
+    change(limit, b"123\n")
     assert page(host, kept) == before
     limit.write_text("123\n")
     assert page(host, kept) == page(host, None) != before
@@ -194,8 +258,7 @@ def test_limits_are_read_again_whenever_a_write_may_have_been_missed(
     kept = CgroupFiles(host, 1000)
     page(host, kept)
     limit = Path(f"{host.mounts['']}{trees.CONTAINER_V2}/pids.max")
-    with open(limit, "r+b") as file, mmap.mmap(file.fileno(), 0) as content:
-        content[:] = b"123\n"
+    change(limit, b"123\n")
     if lost == "controllers":
         above = Path(f"{host.mounts['']}{trees.POD_V2}/cgroup.subtree_control")
         above.write_text("+pids")
