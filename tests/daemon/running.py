@@ -15,6 +15,7 @@ from typing import Any
 
 from kubelet_trio.cli.client import AgentClient, ClientError
 from tests.cri.process.processes import processes_at
+from tests.harness.leftovers import unmount_under
 
 _MAIN = "from kubelet_trio.cli.main import cli; cli()"
 
@@ -87,10 +88,13 @@ def daemon(base: Path, *flags: str, **environment: str) -> Iterator[Daemon]:
     try:
         yield running
     finally:
+        was_killed = running.process.poll() is None
         running.process.kill()
         running.process.wait()
         for line in processes_at(base):
             os.kill(int(line.partition(":")[0]), signal.SIGKILL)
+        if was_killed:  # one that ends by itself has unmounted its root directory
+            unmount_under(running.root)
 
 
 @contextmanager

@@ -30,4 +30,4 @@ def test_an_agent_waits_for_the_lock_and_can_be_stopped_meanwhile(tmp_path: Path
             second.eventually(lambda: "lock_file.waiting" in second.log.read_text())
             assert second.terminate() == 0
             assert first.process.poll() is None
-        assert first.terminate() == 0  # a killed one leaves its mount
+        assert first.terminate() == 0
