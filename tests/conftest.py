@@ -14,6 +14,8 @@ import pytest
 import structlog
 from hypothesis import settings
 
+from tests.harness.leftovers import left_unmounted
+
 # A deadline an example would measure the machine's other load, not the code.
 settings.register_profile("kubelet-trio", deadline=None, print_blob=True)
 settings.load_profile("kubelet-trio")
@@ -79,10 +81,25 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="session")
+def tmp_path_factory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pytest.TempPathFactory]:
+    """Pytest's own. It has to remove what it makes later, and cannot remove mount points."""
+    with left_unmounted(tmp_path_factory.getbasetemp()):
+        yield tmp_path_factory
+
+
 @pytest.fixture
-def brief_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tmp_path(tmp_path: Path) -> Iterator[Path]:
+    """Pytest's own; a test that leaves a mount in it fails."""
+    with left_unmounted(tmp_path):
+        yield tmp_path
+
+
+@pytest.fixture
+def brief_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A directory as `tmp_path` without the test's name: for agents with sockets below a root."""
-    return tmp_path_factory.mktemp("t")
+    with left_unmounted(path := tmp_path_factory.mktemp("t")):
+        yield path
 
 
 @pytest.fixture

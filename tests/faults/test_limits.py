@@ -13,7 +13,7 @@ import pytest
 
 from tests.faults.bed import Bed, HostProcesses, MakeBed
 from tests.faults.served import STORM
-from tests.harness import Agent, CriClient, eventually
+from tests.harness import Agent, CriClient, eventually, leftovers
 
 MB = 1024 * 1024
 LIMIT = 10 * MB  # of a manifest
@@ -54,6 +54,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
         agent.end()
         process.kill()
         process.wait()
+        leftovers.unmount_under(agent.base)
 
 
 def fake_pod(name: str) -> dict[str, object]:

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.harness.machine import CGROUP_DRIVER
@@ -120,17 +120,28 @@ def _slice(name: str) -> str:
 
 
 def mounts_under(base: Path) -> list[str]:
-    """Return the mount points below `base`, the last made first."""
+    """Return the mount points at and below `base`, the last made first."""
     points = (line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines())
-    return [p for p in points if p.startswith(f"{base}/")][::-1]
+    return [p for p in points if f"{p}/".startswith(f"{base}/")][::-1]
 
 
 def unmount_under(base: Path) -> None:
-    """Unmount all below `base`; what follows may then remove files there."""
+    """Unmount all at and below `base`; what follows may then remove it."""
     for point in mounts_under(base):
         subprocess.run(["umount", "-l", point], check=False, capture_output=True)
     if still := mounts_under(base):
         raise RuntimeError(f"still mounted: {still}")
+
+
+@contextmanager
+def left_unmounted(base: Path) -> Iterator[None]:
+    """Fail where a mount is left at or below `base` in the end, and unmount it all the same."""
+    try:
+        yield
+    finally:
+        left = mounts_under(base)
+        unmount_under(base)
+        assert not left, f"left mounted: {left}"
 
 
 def loops_under(base: Path) -> list[str]:
