@@ -217,10 +217,8 @@ async def translate_upgrade(
         client, early = await connection.accept(answer)
         with ending_when_idle(client, idle_timeout) as observed:
             link = SpdyLink(stream, is_client=True, early=backend.early)
-            async with _running(link):
-                await streaming.translate_command(
-                    WebSocket(observed, early, beneath=client), link, options, hangs_up=hangs_up
-                )
+            socket = WebSocket(observed, early, beneath=client)
+            await streaming.translate_command(socket, link, options, hangs_up=hangs_up)
 
 
 async def tunnel_upgrade(
