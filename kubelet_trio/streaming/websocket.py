@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
+from typing import Protocol, runtime_checkable
 
 import trio
 from trio.abc import HalfCloseableStream, SendStream
@@ -31,6 +32,29 @@ _TURN = 48  # frames after which other tasks run: one read may contain 40,000
 _LEAVE_LIMIT = 15 * 60.0
 _NORMAL = (1000).to_bytes(2, "big")  # the code of a Close (RFC 6455, section 7.4.1)
 _ACCEPT = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # section 1.3
+
+
+@runtime_checkable
+class GatheringStream(Protocol):
+    """A stream that can send parts without joining all of them first."""
+
+    async def send_parts(self, parts: Iterable[Content]) -> None:
+        """Send parts, one after the other, as `send_all` does."""
+        ...
+
+
+SendParts = Callable[[Iterable[Content]], Awaitable[None]]
+
+
+def sending_parts(stream: SendStream) -> SendParts:
+    """Return what sends parts over a stream: its own method, if it has one."""
+    if isinstance(stream, GatheringStream):
+        return stream.send_parts
+
+    async def send(parts: Iterable[Content]) -> None:
+        await stream.send_all(b"".join(parts))
+
+    return send
 
 
 def offered_protocols(headers: Mapping[str, str]) -> tuple[str, ...]:
@@ -81,6 +105,7 @@ class WebSocket:
         """
         self._connection = connection
         self._beneath = beneath or connection
+        self._send_parts = sending_parts(connection)
         self._early = early
         self._reader = frames.FrameReader()
         self._found: Iterator[frames.Piece | frames.Control] = iter(())  # in what was read last
@@ -255,9 +280,8 @@ class WebSocket:
         await self._send_raw(parts)
 
     async def _send_raw(self, parts: Iterable[Content]) -> None:
-        data = b"".join(parts)
         async with self._sending:
-            await self._connection.send_all(data)
+            await self._send_parts(parts)
 
     async def close(self) -> None:
         """Send Close, and wait for the client's, so that it reads all our messages."""
