@@ -26,7 +26,14 @@ from kubelet_trio.streaming.command import (
 from kubelet_trio.streaming.forward import forward_spdy, forward_websocket
 from kubelet_trio.streaming.spdy_link import SpdyLink, SpdyStream
 from kubelet_trio.streaming.translate import translate_command
-from kubelet_trio.streaming.websocket import Tunnel, WebSocket, handshake, offered_protocols
+from kubelet_trio.streaming.websocket import (
+    Content,
+    Tunnel,
+    WebSocket,
+    handshake,
+    offered_protocols,
+    sending_parts,
+)
 
 __all__ = [
     "COMMAND_SPDY",
@@ -36,6 +43,7 @@ __all__ = [
     "PEER_GONE",
     "TUNNEL",
     "WEBSOCKET_V5",
+    "Content",
     "SpdyClient",
     "SpdyLink",
     "SpdyStream",
@@ -49,6 +57,7 @@ __all__ = [
     "handshake",
     "is_base64",
     "offered_protocols",
+    "sending_parts",
     "serve_command",
     "translate_command",
 ]

@@ -65,15 +65,14 @@ class Busy:
         self._is_busy = False
         self._turns += 1
 
-    async def ping(self, ping: Callable[[], Awaitable[None]], scope: trio.CancelScope) -> None:
-        """Ping while one turn goes on, and cancel `scope` once the peer has disconnected."""
+    async def ping(self, ping: Callable[[], Awaitable[None]]) -> None:
+        """Ping while one turn goes on; return once the peer has disconnected."""
         with suppress(*PEER_GONE):
             while True:
                 before = self._turns
                 await trio.sleep(_PING_PERIOD)
                 if self._is_busy and self._turns == before:
                     await ping()
-        scope.cancel()
 
 
 class Sending:

@@ -160,47 +160,44 @@ class SpdyWire:
         """
         if self._rest:
             data, self._rest = self._rest + data, b""
-        view, at = memoryview(data), 0
-        while (found := self._next(view, at)) is not None:
-            at, event = found
-            yield event
-        self._rest = bytes(view[at:])
+        view, at, size = memoryview(data), 0, len(data)
+        # In one function: a gigabyte has 100,000 frames, and each call would cost as much as this.
+        while at < size:
+            if not self._left:
+                if size - at < _HEAD.size:
+                    break
+                first, second, word = _HEAD.unpack_from(data, at)
+                if first & _CONTROL:
+                    if (found := self._next_control(view, at)) is None:
+                        break
+                    at, event = found
+                    yield event
+                    continue
+                at += _HEAD.size
+                self._data_of, self._data_ends = first << 16 | second, bool(word >> 24 & _FIN)
+                self._left = word & _MOST_DATA
+            end = min(at + self._left, size)
+            self._left -= end - at
+            is_last = self._data_ends and not self._left
+            if end > at or is_last:
+                yield DataReceived(self._data_of, _content(view[at:end]), is_last)
+            else:
+                yield None
+            at = end
+        self._rest = data[at:]
 
-    def _next(self, received: memoryview, at: int) -> tuple[int, Event | None] | None:
-        """Return the end of the next frame and its event; None if it is incomplete."""
-        if self._left:
-            return self._next_data(received, at)
-        have = len(received) - at
-        if have < _HEAD.size:
-            return None
-        first, second, word = _HEAD.unpack_from(received, at)
+    def _next_control(self, received: memoryview, at: int) -> tuple[int, Event | None] | None:
+        """Return the end of the next control frame and its event; None if it is incomplete."""
+        first, kind, word = _HEAD.unpack_from(received, at)
         flags, length = word >> 24, word & _MOST_DATA
-        at += _HEAD.size
-        if not first & _CONTROL:
-            self._data_of = first << 16 | second
-            self._left, self._data_ends = length, bool(flags & _FIN)
-            return self._next_data(received, at) or (at, None)
         if first & ~_CONTROL != _VERSION:
             raise SpdyError(f"version {first & ~_CONTROL} of the protocol, not {_VERSION}")
         if length > _MOST_CONTROL:
             raise SpdyError(f"a control frame of {length} bytes")
-        if have < _HEAD.size + length:
+        start, end = at + _HEAD.size, at + _HEAD.size + length
+        if end > len(received):
             return None
-        content = bytes(received[at : at + length])
-        return at + length, self._control(second, flags, content)
-
-    def _next_data(self, received: memoryview, at: int) -> tuple[int, Event | None] | None:
-        size = min(len(received) - at, self._left)
-        if not size and self._left:
-            return None
-        self._left -= size
-        return at + size, self._data_event(_content(received[at : at + size]))
-
-    def _data_event(self, content: Content) -> Event | None:
-        is_last = self._data_ends and not self._left
-        if not content and not is_last:
-            return None
-        return DataReceived(self._data_of, content, is_last)
+        return end, self._control(kind, flags, bytes(received[start:end]))
 
     def _control(self, kind: int, flags: int, content: bytes) -> Event | None:
         is_last = bool(flags & _FIN)

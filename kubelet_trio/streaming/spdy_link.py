@@ -8,7 +8,7 @@ Go. Reset streams that are not wanted.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 import trio
@@ -29,40 +29,31 @@ _TURN = 64  # frames after which other tasks run: one read may contain 30,000
 class SpdyStream(HalfCloseableStream):
     """One stream. As with TCP, each direction is closed separately."""
 
-    def __init__(self, link: SpdyLink, stream_id: int, headers: spdy.Headers) -> None:
+    def __init__(
+        self,
+        link: SpdyLink,
+        stream_id: int,
+        headers: spdy.Headers,
+        deliver: Deliver | None = None,
+    ) -> None:
+        """Take a stream of a link; `deliver`: see `SpdyLink.open`."""
         self.stream_id, self.headers = stream_id, headers
         self._link = link
         self._in, self._out = trio.open_memory_channel[list[spdy.Content]](_BUFFERED)
+        self.deliver: Deliver = deliver or self._put_runs
         self.replied = trio.Event()
+        self.input_ended = trio.Event()  # all that the peer has sent was delivered
         self.was_reset = False
         self._has_ended = False  # whether we have closed our direction
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         """Return the next data, of any size; b"" at the end. Raises BrokenResourceError."""
-        return b"".join(await self._receive())
-
-    async def _receive(self) -> list[spdy.Content]:
-        """Return what one read has brought; nothing at the end."""
         try:
-            return await self._out.receive()
+            return b"".join(await self._out.receive())
         except trio.EndOfChannel:
             if self.was_reset:
                 raise trio.BrokenResourceError("the stream was reset") from None
-            return []
-
-    async def receive_parts(self, most: int) -> list[spdy.Content]:
-        """Return all data that has arrived, up to about `most` bytes; wait for some.
-
-        Nothing at the end. Raises BrokenResourceError.
-        """
-        found = await self._receive()
-        size = sum(map(len, found))
-        with suppress(trio.WouldBlock, trio.EndOfChannel):
-            while 0 < size < most:
-                more = self._out.receive_nowait()
-                found += more
-                size += sum(map(len, more))
-        return found
+            return b""
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         with memoryview(data) as view:
@@ -99,11 +90,11 @@ class SpdyStream(HalfCloseableStream):
 
     @property
     def is_open(self) -> bool:
-        return not (self.was_reset or (self._has_ended and self.input_ended))
+        return not (self.was_reset or (self._has_ended and self.input_ended.is_set()))
 
-    @property
-    def input_ended(self) -> bool:
-        return self._in.statistics().open_send_channels == 0
+    async def _put_runs(self, runs: list[Run]) -> None:
+        for _, contents in runs:
+            await self.put(contents)
 
     async def put(self, contents: list[spdy.Content]) -> None:
         """Pass data, at least a byte, to the stream's reader; ping while it does not take it.
@@ -113,7 +104,12 @@ class SpdyStream(HalfCloseableStream):
         await send_or_ping(self._in, contents, self._link.ping)
 
     def end_input(self) -> None:
+        self.input_ended.set()
         self._in.close()
+
+
+Run = tuple[SpdyStream, list[spdy.Content]]  # what follows each other on one stream
+Deliver = Callable[[list[Run]], Awaitable[None]]
 
 
 class SpdyLink:
@@ -141,8 +137,10 @@ class SpdyLink:
         self._early = early
         self._wire = spdy.SpdyWire(is_client=is_client)
         self._sending = Sending()
-        self._found: list[spdy.Content] = []  # in what was read last, one after the other
-        self._found_of = 0  # their stream
+        self._runs: list[Run] = []  # in what was read last
+        self._run_of = 0  # stream of the last of them; 0 is none
+        self._run: list[spdy.Content] = []
+        self._deliver: Deliver | None = None  # takes them all
         self._streams: dict[int, SpdyStream] = {}
         self.ended = trio.Event()  # nothing more will be received
         self._offer, self.offered = trio.open_memory_channel[SpdyStream](_MOST_STREAMS)
@@ -172,7 +170,10 @@ class SpdyLink:
                 await self._pass_on()
                 await trio.lowlevel.checkpoint()
             if isinstance(event, spdy.DataReceived):
-                await self._take(event)
+                if event.stream_id == self._run_of and not event.is_last:
+                    self._run.append(event.content)
+                else:
+                    await self._take(event)
             elif event is not None:
                 await self._pass_on()
                 await self._react(event)
@@ -195,22 +196,27 @@ class SpdyLink:
             await self.send(spdy.ping(event.ping_id))
 
     async def _take(self, event: spdy.DataReceived) -> None:
-        if event.stream_id != self._found_of:
+        stream = self._streams.get(event.stream_id)
+        if stream is None or stream.input_ended.is_set():
+            return
+        if stream.deliver is not self._deliver:
             await self._pass_on()
-            self._found_of = event.stream_id
+            self._deliver = stream.deliver
         if event.content:
-            self._found.append(event.content)
+            if event.stream_id != self._run_of:
+                self._run_of, self._run = event.stream_id, []
+                self._runs.append((stream, self._run))
+            self._run.append(event.content)
         if event.is_last:
             await self._pass_on()
-            if (stream := self._streams.get(event.stream_id)) is not None:
-                stream.end_input()
-                self.forget_ended(stream)
+            stream.end_input()
+            self.forget_ended(stream)
 
     async def _pass_on(self) -> None:
-        """Pass what was found of one stream to its reader: each time has a cost at both ends."""
-        found, self._found = self._found, []
-        if found and (stream := self._streams.get(self._found_of)) is not None:
-            await stream.put(found)
+        """Deliver what was found: each time has a cost at both ends."""
+        if self._runs and self._deliver is not None:
+            runs, self._runs, self._run_of = self._runs, [], 0
+            await self._deliver(runs)
 
     def _note_reset(self) -> None:
         """Count a reset. Raises `SpdyError` for a peer that opens streams only to reset them.
@@ -238,17 +244,21 @@ class SpdyLink:
             await self._connection.send_all(self._wire.reply(event.stream_id))
         self._offer.send_nowait(stream)
 
-    async def open(self, headers: spdy.Headers) -> SpdyStream:
-        """Open a stream and wait until the peer accepts it. Raises BrokenResourceError."""
+    async def open(self, headers: spdy.Headers, deliver: Deliver | None = None) -> SpdyStream:
+        """Open a stream and wait until the peer accepts it. Raises BrokenResourceError.
+
+        With `deliver` the stream is not to be read: `run` awaits `deliver` with what one read has
+        brought of all streams that were opened with it, in the order in which it was sent.
+        """
         async with self._sending:
             if self.ended.is_set():
                 raise trio.BrokenResourceError("the connection is over")
             stream_id, frame = self._wire.open(headers)
-            stream = self._streams[stream_id] = SpdyStream(self, stream_id, headers)
+            stream = self._streams[stream_id] = SpdyStream(self, stream_id, headers, deliver)
             await self._connection.send_all(frame)
         # Also set when the connection ends, so that no caller waits for ever.
         await stream.replied.wait()
-        if stream.was_reset or (stream.input_ended and not stream.is_open):
+        if stream.was_reset or (stream.input_ended.is_set() and not stream.is_open):
             raise trio.BrokenResourceError("the stream was refused")
         return stream
 

@@ -17,14 +17,11 @@ import trio
 
 from kubelet_trio.cri import StreamOptions
 from kubelet_trio.streaming import channels
-from kubelet_trio.streaming.backpressure import PEER_GONE
+from kubelet_trio.streaming.backpressure import PEER_GONE, Busy
 from kubelet_trio.streaming.spdy import Content
-from kubelet_trio.streaming.spdy_link import SpdyLink, SpdyStream
-from kubelet_trio.streaming.websocket import Part, WebSocket
+from kubelet_trio.streaming.spdy_link import Deliver, Run, SpdyLink, SpdyStream
+from kubelet_trio.streaming.websocket import Message, Part, WebSocket
 
-# Bytes that make a message although more has arrived. What one read has brought is not divided, so
-# a message is mostly what TLS takes at once.
-_MESSAGE = 128 * 1024
 _MOST_OUTCOME = 64 * 1024  # bytes
 _HANG_UP_LIMIT = 2.0  # s for the runtime to take what hangs up
 _HANG_UP_PAUSE = 0.2  # s for a shell to take its terminal back
@@ -36,21 +33,22 @@ async def translate_command(
 ) -> None:
     """Connect client and runtime until the runtime ends its output or the client disconnects.
 
-    With `hangs_up` the command is then asked to end, as far as its terminal can do that: runtimes
-    let it run on when their client leaves.
+    Runs the link. With `hangs_up` the command is then asked to end, as far as its terminal can do
+    that: runtimes let it run on when their client leaves.
     """
     with suppress(*PEER_GONE):
         await socket.send(channels.greeting(options))
-    streams = await _open_streams(link, _wanted(options))
-    if not streams:
-        await _finish(socket, _failure("the runtime does not take the streams of this command"))
-        return
+    outputs = _Outputs(socket)
+    streams: dict[int, SpdyStream] = {}
     outcome: bytes | None = None
     try:
         async with trio.open_nursery() as clients:
+            clients.start_soon(link.run)
+            clients.start_soon(outputs.ping, link)
+            streams = await _open_streams(link, _wanted(options), outputs.take)
             clients.start_soon(_listen, socket, streams, clients.cancel_scope)
             # It ends with the last output of the runtime; a client that disconnects cancels it.
-            outcome = await _pass_outputs(streams, socket)
+            outcome = await outputs.wait_outcome(streams)
             clients.cancel_scope.cancel()
     finally:
         if hangs_up and outcome is None and channels.STDIN in streams:
@@ -62,35 +60,61 @@ async def translate_command(
         await _finish(socket, outcome)
 
 
-async def _open_streams(link: SpdyLink, wanted: list[int]) -> dict[int, SpdyStream]:
+async def _open_streams(
+    link: SpdyLink, wanted: list[int], deliver: Deliver
+) -> dict[int, SpdyStream]:
     """Open a stream for each channel; return none if the runtime does not take them all."""
     streams: dict[int, SpdyStream] = {}
     with trio.move_on_after(_CREATION_LIMIT), suppress(*PEER_GONE):
         for channel in wanted:
             name = channels.STREAM_NAMES[channel]
-            streams[channel] = await link.open({"streamtype": name})
+            streams[channel] = await link.open({"streamtype": name}, deliver)
         return streams
     return {}
 
 
-async def _pass_outputs(streams: dict[int, SpdyStream], socket: WebSocket) -> bytes:
-    """Pass on all output, and return the outcome.
+class _Outputs:
+    """Passes output on to the client, in the order in which the runtime has sent it.
 
-    The outcome is sent after the last output, as upstream does: some clients stop reading there.
+    This is done in the task that reads the runtime's connection. Nothing waits to become a larger
+    message, and what comes during a send is in the next read. A task of its own would read more
+    often and find less each time, and a client that does not read would fill its queue.
     """
-    found = bytearray()
-    async with trio.open_nursery() as outputs:
-        outputs.start_soon(_collect, streams[channels.ERROR], found)
-        for channel in streams.keys() & {channels.STDOUT, channels.STDERR}:
-            outputs.start_soon(_pass_on, streams[channel], socket, channel)
-    # In `v4.channel.k8s.io` success is told as well.
-    return bytes(found) or _failure("the runtime did not tell how the command ended")
 
+    def __init__(self, socket: WebSocket) -> None:
+        self._socket = socket
+        self._outcome = bytearray()
+        self._busy = Busy()
 
-async def _collect(stream: SpdyStream, found: bytearray) -> None:
-    with suppress(*PEER_GONE):
-        while content := await stream.receive_some():
-            found += content[: _MOST_OUTCOME - len(found)]
+    async def take(self, runs: list[Run]) -> None:
+        """Pass on what one read has brought; keep the outcome."""
+        messages: list[Message] = []
+        for stream, contents in runs:
+            channel = channels.STREAM_NAMES.index(stream.headers["streamtype"])
+            if channel == channels.ERROR:
+                for content in contents:
+                    self._outcome += content[: _MOST_OUTCOME - len(self._outcome)]
+            elif channel in (channels.STDOUT, channels.STDERR):
+                messages.append((channel, contents))
+        if messages:
+            with self._busy, suppress(*PEER_GONE):
+                await self._socket.send_parts(messages)
+
+    async def ping(self, link: SpdyLink) -> None:
+        """Ping the runtime while the client does not read: it ends connections that are idle."""
+        await self._busy.ping(link.ping)
+
+    async def wait_outcome(self, streams: dict[int, SpdyStream]) -> bytes:
+        """Wait for the end of all output, and return the outcome, which is sent then.
+
+        As upstream does: some clients stop reading at the outcome.
+        """
+        if not streams:
+            return _failure("the runtime does not take the streams of this command")
+        for channel in streams.keys() & {channels.ERROR, channels.STDOUT, channels.STDERR}:
+            await streams[channel].input_ended.wait()
+        # In `v4.channel.k8s.io` success is told as well.
+        return bytes(self._outcome) or _failure("the runtime did not tell how the command ended")
 
 
 def _failure(message: str) -> bytes:
@@ -142,9 +166,3 @@ def _by_channel(parts: list[Part]) -> Iterator[tuple[int, list[Content]]]:
     """Yield what follows each other on one channel together: a frame has a cost at both ends."""
     for channel, found in groupby(parts, itemgetter(0)):
         yield channel, [content for _, content in found]
-
-
-async def _pass_on(stream: SpdyStream, socket: WebSocket, channel: int) -> None:
-    with suppress(*PEER_GONE):
-        while parts := await stream.receive_parts(_MESSAGE):
-            await socket.send_parts(channel, parts)

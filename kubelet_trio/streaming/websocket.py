@@ -8,9 +8,10 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
+from typing import Protocol, runtime_checkable
 
 import trio
 from trio.abc import HalfCloseableStream, SendStream
@@ -19,7 +20,9 @@ from kubelet_trio.streaming import frames
 from kubelet_trio.streaming.backpressure import PEER_GONE, Busy, Sending, send_or_ping, send_ping
 
 Headers = tuple[tuple[str, str], ...]
-Part = tuple[int, bytes | memoryview]  # a channel, and some bytes of a message on it
+Content = bytes | memoryview
+Part = tuple[int, Content]  # a channel, and some bytes of a message on it
+Message = tuple[int, Sequence[Content]]  # a channel, and the parts of the content
 
 _PIECE = 256 * 1024  # bytes of one read
 _MOST_MESSAGE = 4 << 20  # bytes; kubectl sends 32 KiB
@@ -29,6 +32,29 @@ _TURN = 48  # frames after which other tasks run: one read may contain 40,000
 _LEAVE_LIMIT = 15 * 60.0
 _NORMAL = (1000).to_bytes(2, "big")  # the code of a Close (RFC 6455, section 7.4.1)
 _ACCEPT = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # section 1.3
+
+
+@runtime_checkable
+class GatheringStream(Protocol):
+    """A stream that can send parts without joining all of them first."""
+
+    async def send_parts(self, parts: Iterable[Content]) -> None:
+        """Send parts, one after the other, as `send_all` does."""
+        ...
+
+
+SendParts = Callable[[Iterable[Content]], Awaitable[None]]
+
+
+def sending_parts(stream: SendStream) -> SendParts:
+    """Return what sends parts over a stream: its own method, if it has one."""
+    if isinstance(stream, GatheringStream):
+        return stream.send_parts
+
+    async def send(parts: Iterable[Content]) -> None:
+        await stream.send_all(b"".join(parts))
+
+    return send
 
 
 def offered_protocols(headers: Mapping[str, str]) -> tuple[str, ...]:
@@ -79,6 +105,7 @@ class WebSocket:
         """
         self._connection = connection
         self._beneath = beneath or connection
+        self._send_parts = sending_parts(connection)
         self._early = early
         self._reader = frames.FrameReader()
         self._found: Iterator[frames.Piece | frames.Control] = iter(())  # in what was read last
@@ -195,11 +222,15 @@ class WebSocket:
         """
         busy = Busy()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(busy.ping, self._ping, nursery.cancel_scope)
+            nursery.start_soon(self._ping_while, busy, nursery.cancel_scope)
             while (parts := await self.receive_parts()) is not None:
                 with busy:
                     await take(parts)
             nursery.cancel_scope.cancel()
+
+    async def _ping_while(self, busy: Busy, scope: trio.CancelScope) -> None:
+        await busy.ping(self._ping)
+        scope.cancel()
 
     async def _ping(self) -> None:
         if self._has_closed:
@@ -232,21 +263,25 @@ class WebSocket:
         if self._is_text and message:
             opcode = frames.TEXT
             message = b"%d%b" % (message[0], base64.b64encode(message[1:]))
-        await self._send_message(opcode, (message,))
+        await self._send_if_open((frames.head(opcode, len(message)), message))
 
-    async def send_parts(self, channel: int, parts: Iterable[bytes | memoryview]) -> None:
-        """Send a message of these parts. Raises BrokenResourceError. Not in base64."""
-        await self._send_message(frames.BINARY, (bytes([channel]), *parts))
+    async def send_parts(self, messages: Iterable[Message]) -> None:
+        """Send messages in one go. Raises BrokenResourceError. Not in base64."""
+        parts: list[Content] = []
+        for channel, contents in messages:
+            parts.append(frames.head(frames.BINARY, 1 + sum(map(len, contents))))
+            parts.append(bytes([channel]))
+            parts += contents
+        await self._send_if_open(parts)
 
-    async def _send_message(self, opcode: int, parts: tuple[bytes | memoryview, ...]) -> None:
+    async def _send_if_open(self, parts: Iterable[Content]) -> None:
         if self._has_closed:
             raise trio.BrokenResourceError("the WebSocket is closed")
-        await self._send_raw((frames.head(opcode, sum(map(len, parts))), *parts))
+        await self._send_raw(parts)
 
-    async def _send_raw(self, parts: Iterable[bytes | memoryview]) -> None:
-        data = b"".join(parts)
+    async def _send_raw(self, parts: Iterable[Content]) -> None:
         async with self._sending:
-            await self._connection.send_all(data)
+            await self._send_parts(parts)
 
     async def close(self) -> None:
         """Send Close, and wait for the client's, so that it reads all our messages."""

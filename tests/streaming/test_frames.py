@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pytest
 import trio
 from hypothesis import example, given
 from hypothesis import strategies as st
+from trio.abc import SendStream
 from trio.testing import MockClock, memory_stream_pair
 from wsproto.connection import Connection, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
@@ -16,7 +17,7 @@ from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
 from kubelet_trio.streaming import WebSocket, frames
 from kubelet_trio.streaming.frames import Control, FrameError, FrameReader, Piece
 from kubelet_trio.streaming.masks import apply_mask
-from kubelet_trio.streaming.websocket import Part
+from kubelet_trio.streaming.websocket import Part, sending_parts
 
 MASK = b"\x01\x80\xff\x3c"
 Sent = BytesMessage | TextMessage | Ping
@@ -154,3 +155,36 @@ async def test_a_client_that_goes_while_its_input_is_not_taken(autojump_clock: M
     with trio.fail_after(21):
         await WebSocket(ours).deliver_parts(take)
     assert taken == [b"x"]
+
+
+async def test_messages_are_sent_in_one_go() -> None:
+    ours, theirs = memory_stream_pair()
+    await WebSocket(ours).send_parts([(1, [b"a", memoryview(b"b")]), (2, [b"c"])])
+    assert bytes(await theirs.receive_some()) == b"\x82\x03\x01ab\x82\x02\x02c"
+
+
+class Gathering(SendStream):
+    """Takes parts as they are."""
+
+    def __init__(self) -> None:
+        self.taken: list[bytes] = []
+
+    async def send_parts(self, parts: Iterable[bytes | memoryview]) -> None:
+        for part in parts:
+            await self.send_all(part)
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await trio.lowlevel.checkpoint()
+        self.taken.append(bytes(data))
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+async def test_parts_are_not_joined_for_a_stream_that_takes_them() -> None:
+    stream = Gathering()
+    await sending_parts(stream)([b"a", b"b"])
+    assert stream.taken == [b"a", b"b"]

@@ -11,13 +11,15 @@ import pytest
 import trio
 from trio.testing import memory_stream_pair
 
-from kubelet_trio.streaming import SpdyLink, WebSocket, spdy
+from kubelet_trio.cri import StreamOptions
+from kubelet_trio.streaming import SpdyLink, WebSocket, spdy, translate_command
 from kubelet_trio.streaming.channels import STDIN
 from tests.harness.linear import longest_turn
 
 FRAMES = 4_000  # of one read
 MOST = 8_000  # steps of a turn
 MASK = b"\0\0\0\0"
+CLOSED = b"\x88\x02\x03\xe8"
 _HEAD = struct.Struct(">HHI")
 
 
@@ -67,6 +69,25 @@ async def read_spdy(data: bytes) -> int:
                     pass
         await ours.send_eof()
     return found
+
+
+async def translate(data: bytes) -> int:
+    """Translate what a runtime sends on its streams 3, stdout, and 5, stderr."""
+    client, ours = memory_stream_pair()
+    asking, asked = memory_stream_pair()
+    wire, found = spdy.SpdyWire(is_client=False), b""
+    options = StreamOptions(stdin=False, stdout=True, stderr=True, tty=False)
+    link = SpdyLink(asking, is_client=True)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(translate_command, WebSocket(ours), link, options)
+        for stream_id in (1, 3, 5):
+            await asked.receive_some()
+            await asked.send_all(wire.reply(stream_id))
+        await _send(asked, data)
+        while not found.endswith(CLOSED):
+            found += await client.receive_some()
+        await client.send_eof()
+    return len(found)
 
 
 async def _send(stream: trio.abc.HalfCloseableStream, data: bytes) -> None:
@@ -136,6 +157,10 @@ FLOODS: dict[str, tuple[Read, bytes]] = {
     "pings that are ours": (
         read_spdy,
         spdy.ping(2) * FRAMES + spdy.SpdyWire(is_client=True).open({})[1],
+    ),
+    "bytes of two outputs in turn": (
+        translate,
+        (spdy.data(3, b"x") + spdy.data(5, b"x")) * (FRAMES // 2),
     ),
     "headers": (read_spdy, many_headers()),
     "resets of no stream": (

@@ -14,7 +14,7 @@ GetAttach and GetPortForward under ExtendWebSocketsToKubelet in pkg/kubelet/serv
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import partial
 from http import HTTPStatus
@@ -217,10 +217,8 @@ async def translate_upgrade(
         client, early = await connection.accept(answer)
         with ending_when_idle(client, idle_timeout) as observed:
             link = SpdyLink(stream, is_client=True, early=backend.early)
-            async with _running(link):
-                await streaming.translate_command(
-                    WebSocket(observed, early, beneath=client), link, options, hangs_up=hangs_up
-                )
+            socket = WebSocket(observed, early, beneath=client)
+            await streaming.translate_command(socket, link, options, hangs_up=hangs_up)
 
 
 async def tunnel_upgrade(
@@ -261,6 +259,7 @@ class _ObservedStream(HalfCloseableStream):
 
     def __init__(self, stream: HalfCloseableStream, activity: Activity) -> None:
         self._stream, self._note_activity = stream, activity.note
+        self._send_parts = streaming.sending_parts(stream)
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
         data = await self._stream.receive_some(max_bytes)
@@ -269,6 +268,10 @@ class _ObservedStream(HalfCloseableStream):
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         await self._stream.send_all(data)
+        self._note_activity()
+
+    async def send_parts(self, parts: Iterable[streaming.Content]) -> None:
+        await self._send_parts(parts)
         self._note_activity()
 
     async def wait_send_all_might_not_block(self) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import ssl
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import trio
@@ -21,6 +22,7 @@ _RECEIVE = 256 * 1024  # bytes returned at a time
 # decrypt to is returned at once, and no small rest of it makes a read of its own.
 _FEED = _RECEIVE - 32 * 1024
 _SEND = 256 * 1024  # bytes encrypted at a time: bounds the copy in memory
+_JOINED = 64 * 1024  # bytes, and a part, that are joined at a time
 _CLOSE_LIMIT = 5.0  # seconds for close_notify to a client that does not read
 
 
@@ -110,13 +112,28 @@ class TlsStream(HalfCloseableStream):
         async with self._sending:
             with memoryview(data) as view:
                 for start in range(0, len(view), _SEND):
-                    self._check()
-                    try:
-                        self._tls.write(view[start : start + _SEND])
-                    except ssl.SSLError as exc:
-                        self._is_over = True
-                        raise trio.BrokenResourceError from exc
+                    self._write(view[start : start + _SEND])
                     await self._flush_held()
+
+    async def send_parts(self, parts: Iterable[bytes | memoryview]) -> None:
+        """Send parts as `send_all` does, without joining all of them.
+
+        They are joined and encrypted a few at a time: the copies stay in the core's cache.
+        """
+        async with self._sending:
+            for piece in _joined(parts):
+                if self._outgoing.pending + len(piece) > _SEND:
+                    await self._flush_held()
+                self._write(piece)
+            await self._flush_held()
+
+    def _write(self, data: bytes | memoryview) -> None:
+        self._check()
+        try:
+            self._tls.write(data)
+        except ssl.SSLError as exc:
+            self._is_over = True
+            raise trio.BrokenResourceError from exc
 
     async def wait_send_all_might_not_block(self) -> None:
         await self._transport.wait_send_all_might_not_block()
@@ -158,3 +175,18 @@ class TlsStream(HalfCloseableStream):
             self._tls.unwrap()
         with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             await self._flush()
+
+
+def _joined(parts: Iterable[bytes | memoryview]) -> Iterator[bytes]:
+    """Yield parts, some of them joined."""
+    found: list[bytes | memoryview] = []
+    size = 0
+    for part in parts:
+        found.append(part)
+        size += len(part)
+        if size >= _JOINED:
+            yield b"".join(found)
+            found.clear()
+            size = 0
+    if size:
+        yield b"".join(found)

@@ -78,6 +78,27 @@ def test_what_is_sent_arrives(
     assert trio.run(main) == (b"".join(pieces), b"".join(pieces))
 
 
+@given(parts=st.lists(st.binary(max_size=100_000), max_size=12))
+@settings(max_examples=30)
+def test_parts_arrive_in_their_order(server_context: ssl.SSLContext, parts: list[bytes]) -> None:
+    async def main() -> bytes:
+        async with connected(server_context) as (client, server):
+            answered = bytearray()
+
+            async def read_client() -> None:
+                async for piece in client:
+                    answered.extend(piece)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(read_client)
+                await server.send_parts(map(memoryview, parts))
+                await server.send_all(b"end")
+                await server.aclose()
+            return bytes(answered)
+
+    assert trio.run(main) == b"".join(parts) + b"end"
+
+
 async def test_many_records_are_one_read(server_context: ssl.SSLContext) -> None:
     async with connected(server_context) as (client, server):
         data = bytes(100_000)
