@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import trio
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.model import PodUid
+from kubelet_trio.model import PodUid, next_due
 from kubelet_trio.volumes import VolumeManager
 
 
@@ -33,7 +33,7 @@ class VolumeSizes:
         self._busy.clear()  # an earlier life was cancelled in the middle
         async with trio.open_nursery() as looks:
             while True:
-                await trio.sleep(self.period)
+                await trio.sleep_until(next_due(self.period))
                 if not self.volumes.growing.has_any:
                     continue
                 for uid, pod in self.running().items():

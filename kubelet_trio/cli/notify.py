@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 import trio
 
-from kubelet_trio.model import get_logger
+from kubelet_trio.model import get_logger, next_due
 
 log = get_logger()
 
@@ -56,4 +56,4 @@ class Notifier:
             else:
                 log.warning("watchdog.withheld")
             # Half the interval, as sd_watchdog_enabled(3) recommends.
-            await trio.sleep(self.watchdog_seconds / 2)
+            await trio.sleep_until(next_due(self.watchdog_seconds / 2))

@@ -21,7 +21,7 @@ from trio_util import AsyncValue
 from kubelet_trio.cri.errors import RuntimeCallError, RuntimeUnavailableError
 from kubelet_trio.cri.generated.runtime import v1
 from kubelet_trio.cri.protocol import Runtime
-from kubelet_trio.model import Bell, get_logger
+from kubelet_trio.model import Bell, get_logger, next_due
 
 log = get_logger()
 
@@ -107,7 +107,9 @@ class RuntimeHealth:
         await self._ask()
         task_status.started()
         while True:
-            with trio.move_on_after(_PERIOD if self.state.value.is_ready else _PERIOD_DOWN):
+            is_ready = self.state.value.is_ready
+            due = next_due(_PERIOD) if is_ready else trio.current_time() + _PERIOD_DOWN
+            with trio.move_on_at(due):
                 await self._asked_for.wait_ring()
             await self._ask()
 
@@ -169,12 +171,11 @@ class RuntimeHealth:
 
     async def _read_version(self, before: RuntimeState) -> RuntimeState:
         """Call Version and RuntimeConfig, once a minute and after the runtime was not ready."""
-        now = trio.current_time()
-        if now < self._next_version_at and before.is_ready:
+        if trio.current_time() < self._next_version_at and before.is_ready:
             return before
         version = await self._runtime.version()
         driver = self._known_driver(await self._runtime.cgroup_driver())
-        self._next_version_at = now + _VERSION_PERIOD
+        self._next_version_at = next_due(_VERSION_PERIOD)
         return replace(
             before,
             name=version.runtime_name,

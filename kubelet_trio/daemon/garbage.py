@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import trio
 
 from kubelet_trio.lean import drop_leftovers
+from kubelet_trio.model import next_due
 
 _NEVER = 1_000_000  # collections of the middle generation until Python makes a full one by itself
 _PERIOD = 10.0  # s between looks
@@ -61,7 +62,7 @@ async def collect_when_quiet(
     try:
         last = so_far().middle
         while True:
-            await trio.sleep(_PERIOD)
+            await trio.sleep_until(next_due(_PERIOD))
             before = so_far()
             made = before.middle - last
             if made < _DUE:

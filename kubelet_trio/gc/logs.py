@@ -20,7 +20,16 @@ import trio
 
 from kubelet_trio.cri import Runtime, RuntimeCallError, RuntimeObjectNotFoundError
 from kubelet_trio.gc.log_files import log_sizes, make_room, put_back, set_aside
-from kubelet_trio.model import ContainerId, Meter, Offload, WallClock, get_logger, pod_fields
+from kubelet_trio.model import (
+    ContainerId,
+    Meter,
+    Offload,
+    Phase,
+    WallClock,
+    get_logger,
+    next_due,
+    pod_fields,
+)
 
 log = get_logger()
 
@@ -65,13 +74,16 @@ class LogRotation:
         """Rotate until cancelled; ready at once."""
         task_status.started()
         while True:
-            await trio.sleep(self.policy.interval)
+            await trio.sleep_until(next_due(self.policy.interval, Phase.SCAN))
             await self.sweep()
 
     async def sweep(self) -> None:
         """Run one round: rotate the logs that are large enough."""
         logs = {entry.container_id: entry for entry in self.running() if entry.path}
         self._last_errors = {i: t for i, t in self._last_errors.items() if i in logs}
+        if not logs:
+            self._absent = {}
+            return  # without a thread
         sizes = await self._sizes(logs.values())
         logs = {i: entry for i, entry in logs.items() if entry.path in sizes}
         self._absent = {

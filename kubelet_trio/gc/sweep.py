@@ -9,9 +9,10 @@ Failures are retried a minute later. An unreachable runtime is not a failure.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import trio
 
@@ -24,11 +25,14 @@ from kubelet_trio.model import (
     ContainerRecord,
     EventSink,
     Offload,
+    Phase,
+    PodUid,
     RuntimePod,
     SandboxRecord,
     WallClock,
     get_logger,
     housekeeping_round,
+    next_due,
     node_ref,
     pod_fields,
 )
@@ -36,9 +40,12 @@ from kubelet_trio.tracing import span
 
 log = get_logger()
 
+T = TypeVar("T")
+
 PERIOD = 60.0  # ContainerGCPeriod
 # From this attempt on, logs of removed attempts can exist: the first is 0, and one is kept.
 _MANY_ATTEMPTS = 2
+_MANY_CONTAINERS = 200  # to decide on in a thread: a node may have thousands of dead ones
 
 
 class ContainerCollector:
@@ -89,7 +96,7 @@ class ContainerCollector:
         while True:
             with housekeeping_round("dead containers"), span("Containers/GarbageCollect"):
                 await self.collect()
-            await trio.sleep(PERIOD)
+            await trio.sleep_until(next_due(PERIOD, Phase.CONTAINERS))
 
     async def collect(self, *, all_unused: bool = False) -> int:
         """Run one round; return the number of removed containers and sandboxes.
@@ -101,7 +108,6 @@ class ContainerCollector:
             observed = self._pods.observed()
             ended = {pod.uid for pod in observed if self._pods.has_ended(pod.uid)}
             problems: list[str] = []
-            # In threads: a node may have thousands of dead containers.
             decide = partial(
                 containers_to_remove,
                 observed,
@@ -110,7 +116,7 @@ class ContainerCollector:
                 ended.__contains__,
                 all_unused=all_unused,
             )
-            containers = await self._offload(decide)
+            containers = await self._compute(observed, decide)
             removed = await self._remove_containers(observed, containers, problems)
 
             def look_again() -> tuple[list[RuntimePod], list[SandboxRecord]]:
@@ -118,7 +124,7 @@ class ContainerCollector:
                 return left, sandboxes_to_remove(left, ended.__contains__, all_unused=all_unused)
 
             # After the containers: a sandbox without containers goes in the same round.
-            left, sandboxes = await self._offload(look_again)
+            left, sandboxes = await self._compute(observed, look_again)
             count = len(removed) + await self._remove_sandboxes(sandboxes, problems)
             if count:
                 self._relist_soon()
@@ -127,6 +133,12 @@ class ContainerCollector:
             await self._collect_logs(left, problems)
             self._report(problems)
             return count
+
+    async def _compute(self, observed: Sequence[RuntimePod], fn: Callable[[], T]) -> T:
+        """Call a function, in a thread if there is much to look at."""
+        if sum(len(pod.containers) for pod in observed) < _MANY_CONTAINERS:
+            return fn()
+        return await self._offload(fn)
 
     async def _remove_containers(
         self,
@@ -183,26 +195,47 @@ class ContainerCollector:
         if not self._clears_logs:
             return
         try:
-            await self._remove_directories(problems)
-            await self._offload(self._remove_files, pods)
+            found, failure = await self._offload(self._look_at_logs, pods)
+            if await self._remove_directories(found, problems):
+                await self._offload(self._remove_files, pods)
+            elif failure is not None:
+                problems.append(f"logs: {failure}")
         except OSError as exc:
             problems.append(f"logs: {exc}")
 
-    async def _remove_directories(self, problems: list[str]) -> None:
-        """Remove the log directories of removed pods; a failure does not stop the others."""
-        found = await self._offload(pod_log_directories, self._node.pod_logs_dir)
+    def _look_at_logs(
+        self, pods: Sequence[RuntimePod]
+    ) -> tuple[Mapping[PodUid, Sequence[Path]], OSError | None]:
+        """Remove logs and links, and return the log directories, and why the former failed."""
+        found = pod_log_directories(self._node.pod_logs_dir)
+        try:
+            self._remove_files(pods)
+        except OSError as exc:
+            return found, exc
+        return found, None
+
+    async def _remove_directories(
+        self, found: Mapping[PodUid, Sequence[Path]], problems: list[str]
+    ) -> bool:
+        """Remove the log directories of removed pods; return whether there was one to remove.
+
+        A failure does not stop the others.
+        """
+        removed = False
         for uid, directories in found.items():
             if self._pods.is_owned(uid):
                 continue
             with self._pods.reclaiming(uid) as is_ours:
                 if not is_ours:
                     continue
+                removed = True
                 try:
                     await self._offload(remove_log_directories, directories)
                 except OSError as exc:
                     problems.append(f"logs: {exc}")
                     continue
                 log.info("gc.logs_removed", podUID=uid, directories=list(map(str, directories)))
+        return removed
 
     def _remove_files(self, pods: Sequence[RuntimePod]) -> None:
         """Remove logs of removed containers, and links to removed logs."""

@@ -65,6 +65,7 @@ from kubelet_trio.model.offload import (
     inline_offload,
     offload_for,
 )
+from kubelet_trio.model.periods import Phase, next_due
 from kubelet_trio.model.pods import (
     CONFIG_HASH,
     CONFIG_MIRROR,
@@ -185,6 +186,7 @@ __all__ = [
     "Meter",
     "ObjectRef",
     "Offload",
+    "Phase",
     "PodContainer",
     "PodKey",
     "PodUid",
@@ -243,6 +245,7 @@ __all__ = [
     "matches_node_selector",
     "metadata",
     "next_data",
+    "next_due",
     "node_ref",
     "offload_for",
     "open_directory",

@@ -17,7 +17,7 @@ import trio
 
 from kubelet_trio.containers import PodIdentity, pod_identity
 from kubelet_trio.cri import Listing, Runtime, RuntimeCallError, v1
-from kubelet_trio.model import Bell, Meter, PodUid, Slices, get_logger, pod_fields
+from kubelet_trio.model import Bell, Meter, PodUid, Slices, get_logger, next_due, pod_fields
 from kubelet_trio.pleg.inspector import Inspector, Owns, observe_query
 from kubelet_trio.pleg.state import PlegState
 from kubelet_trio.pleg.table import PodListing, Queries, Ticket
@@ -102,13 +102,19 @@ class Relister:
     async def _wait_due(self) -> None:
         last = trio.current_time()
         while not self._wanted_now:
-            troubled = self._failing or bool(self._state.dirty)
-            period = min(self._period(), SHORT_PERIOD) if troubled else self._period()
-            with trio.move_on_at(last + period) as waited:
+            with trio.move_on_at(self._due(last)) as waited:
                 await self._recheck.wait_ring()
             if waited.cancelled_caught:
                 break
         self._wanted_now = False
+
+    def _due(self, last: float) -> float:
+        """Return when to relist, given the end of the last one."""
+        period, soon = self._period(), last + SHORT_PERIOD
+        if self._failing or self._state.dirty or period <= SHORT_PERIOD:
+            return min(soon, last + period)
+        # Not at once, if the runtime took nearly the whole period to answer.
+        return max(soon, next_due(period, after=last))
 
     async def _relist(self, inspections: trio.Nursery) -> None:
         if self._meter is not None:

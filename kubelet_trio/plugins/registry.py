@@ -20,9 +20,11 @@ import trio
 
 from kubelet_trio.model import (
     Offload,
+    Phase,
     Purpose,
     Watcher,
     get_logger,
+    next_due,
     open_watcher,
     thread_offload,
 )
@@ -87,9 +89,10 @@ class PluginRegistry:
             task_status.started()
             while True:
                 await self._round(watcher)
-                await trio.sleep(_QUIET)
-                with trio.move_on_after(_RESYNC):
+                scanned = trio.current_time()
+                with trio.move_on_at(next_due(_RESYNC, Phase.SCAN)):
                     await watcher.wait_changes()
+                    await trio.sleep_until(scanned + _QUIET)
         finally:
             watcher.close()
 

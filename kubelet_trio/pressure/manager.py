@@ -30,6 +30,7 @@ from kubelet_trio.model import (
     about_pod,
     get_logger,
     is_critical,
+    next_due,
     node_ref,
     pod_key,
     pod_object_ref,
@@ -72,6 +73,8 @@ _CLEAN_UP = 30.0
 _AT_ONCE = 1
 # `run_limits` pauses this many times as long as its last count took: a tenth of the time at most.
 _DISK_PAUSE = 10.0
+# Seconds between two looks at least, if the kernel notifies.
+_PAUSE = 1.0
 _MEMORY_TAINT = "node.kubernetes.io/memory-pressure"
 _DISK_RESOURCES = ("ephemeral-storage", "inodes")
 
@@ -173,13 +176,14 @@ class EvictionManager:
         while True:
             began = trio.current_time()
             evicted = await self._check_limits()
-            pause = (trio.current_time() - began) * _DISK_PAUSE
+            ended = trio.current_time()
             self._clearing = bool(evicted)
             with trio.move_on_after(_CLEAN_UP):
                 for uid in evicted:
                     await self.pods.wait_ended(uid)
             self._clearing = False
-            with trio.move_on_after(max(self.period, pause)):
+            rested = trio.current_time() + (ended - began) * _DISK_PAUSE
+            with trio.move_on_at(max(next_due(self.period), rested)):
                 await self.check_limits_soon.wait_ring()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -229,13 +233,14 @@ class EvictionManager:
         self.notes.observed(observed, self._layout, is_calm=is_calm)
 
     async def _wait(self) -> None:
-        with trio.move_on_after(self.period):
+        looked = trio.current_time()
+        with trio.move_on_at(next_due(self.period)):
             if self.wake is None or not self._memory_limits:
                 await self.look_soon.wait_ring()
             else:
-                # Pressure that lasts notifies again at once: without a pause this would spin.
-                await trio.sleep(1.0)
                 await self.wake.wait(self._memory_limits)
+                # Pressure that lasts notifies again at once: without a pause this would spin.
+                await trio.sleep_until(looked + _PAUSE)
 
     async def _file_systems(self) -> FileSystems:
         """Ask the runtime once for the paths of images and containers; first use the node's."""

@@ -33,6 +33,7 @@ class RecordedRuntime:
         self._number = 0
         self._sandboxes: dict[str, v1.PodSandbox] = {}  # as last listed
         self._containers: dict[str, v1.Container] = {}
+        self._told: dict[str, object] = {}  # as last noted, by key
         self._failed: set[str] = set()  # lists whose last call has failed, by key
         self._listed: set[str] = set()  # lists that have been noted, by method
         self._known_pids: dict[str, int] = {}  # by container
@@ -47,6 +48,22 @@ class RecordedRuntime:
             raise
         self._note(Kind.READ, key, (answer,))
         return answer
+
+    async def _repeat(self, key: str, call: Awaitable[T]) -> T:
+        """Make a reading call that is repeated for ever, and note its answer if it is news."""
+        try:
+            answer = await call
+        except RuntimeCallError as exc:
+            self._tell(key, Failure.of(exc))
+            raise
+        self._tell(key, answer)
+        return answer
+
+    def _tell(self, key: str, told: object) -> None:
+        # The writer would drop the same again, but each note wakes it.
+        if key not in self._told or self._told[key] != told:
+            self._told[key] = told
+            self._note(Kind.READ, key, (told,))
 
     async def _change(self, method: str, request: _Fields, call: Awaitable[T]) -> T:
         """Make a call that changes something; note it before, and its answer."""
@@ -66,15 +83,15 @@ class RecordedRuntime:
     # The service
 
     async def version(self) -> v1.VersionResponse:
-        return await self._read("version:", self._runtime.version())
+        return await self._repeat("version:", self._runtime.version())
 
     async def status(self) -> v1.StatusResponse:
         """Return the runtime's conditions, handlers and features; `status` is never None."""
-        return await self._read("status:", self._runtime.status())
+        return await self._repeat("status:", self._runtime.status())
 
     async def cgroup_driver(self) -> v1.CgroupDriver | None:
         """Return the driver that RuntimeConfig names; None if the runtime lacks the call."""
-        return await self._read("cgroup_driver:", self._runtime.cgroup_driver())
+        return await self._repeat("cgroup_driver:", self._runtime.cgroup_driver())
 
     async def update_runtime_config(self, pod_cidr: str) -> None:
         """Set the range of pod addresses: one CIDR, or two separated by a comma."""

@@ -203,6 +203,7 @@ class RecordedInputs:
         self._note = recorder.note
         self._desired = Desired()
         self._node: Node | None = None
+        self._plans: dict[PodUid, PodPlan] = {}  # as last noted
 
     def desired(self, desired: Desired) -> None:
         """Note what the sources want, as far as it has changed."""
@@ -225,6 +226,8 @@ class RecordedInputs:
     def statuses(self, changed: Mapping[PodUid, Pod | None]) -> None:
         """Note the statuses that are published now; None: the pod is gone."""
         for uid, pod in changed.items():
+            if pod is None:
+                self._plans.pop(uid, None)
             self._note(Kind.STATUS, uid, pod.status if pod is not None else None)
 
     def node(self, node: Node | None) -> None:
@@ -235,8 +238,10 @@ class RecordedInputs:
             self._note(Kind.OBJECT, f"Node//{name}", node)
 
     def plan(self, uid: PodUid, plan: PodPlan) -> None:
-        """Note what a sync has decided."""
-        self._note(Kind.PLAN, uid, plan)
+        """Note what a sync has decided, if it is not the same as before."""
+        if self._plans.get(uid) != plan:
+            self._plans[uid] = plan
+            self._note(Kind.PLAN, uid, plan)
 
     def finding(
         self, uid: PodUid, name: str, container: ContainerId, kind: str, result: str, text: str

@@ -18,6 +18,7 @@ from kubelet_trio.model import (
     PodKey,
     PodUid,
     get_logger,
+    next_due,
     pod_key,
     pod_object_ref,
     pod_uid,
@@ -248,7 +249,7 @@ async def run_merge(
             )
         task_status.started()
         while True:
-            with trio.move_on_after(period) as waited:
+            with trio.move_on_at(next_due(period)) as waited:
                 await delivered.wait_ring()
             if waited.cancelled_caught:
                 on_applied()

@@ -375,18 +375,45 @@ class AsyncVolumes:
 
         async def look(known: AsyncKind) -> None:
             try:
-                if known.kind in self.plugins or await self.offload(known.has_remains):
-                    found.update(await self.plugin(known.kind).unused())
+                found.update(await self.plugin(known.kind).unused())
                 del failed[known.kind]
             except (VolumeError, OSError) as exc:
-                text = f"{known.kind}: looking for volumes without a pod failed: {exc}"
-                failed[known.kind] = VolumeError("", text)
+                failed[known.kind] = _look_failed(known, exc)
 
         with trio.move_on_after(_LOOK_LIMIT):
             async with trio.open_nursery() as looks:
+                unloaded = []
                 for known in self.kinds:
-                    looks.start_soon(look, known)
+                    if known.kind in self.plugins:
+                        looks.start_soon(look, known)
+                    else:
+                        unloaded.append(known)
+                # In one call: on most nodes no kind has left anything.
+                for known, remains in zip(
+                    unloaded, await self.offload(_remains, unloaded), strict=True
+                ):
+                    if isinstance(remains, OSError):
+                        failed[known.kind] = _look_failed(known, remains)
+                    elif remains:
+                        looks.start_soon(look, known)
+                    else:
+                        del failed[known.kind]
         return found, failed
+
+
+def _remains(kinds: Sequence[AsyncKind]) -> list[bool | OSError]:
+    """Return whether the disk shows something of each kind. Blocks."""
+    found: list[bool | OSError] = []
+    for known in kinds:
+        try:
+            found.append(known.has_remains())
+        except OSError as exc:
+            found.append(exc)
+    return found
+
+
+def _look_failed(known: AsyncKind, exc: VolumeError | OSError) -> VolumeError:
+    return VolumeError("", f"{known.kind}: looking for volumes without a pod failed: {exc}")
 
 
 def _about_volume(spec: VolumeSpec) -> Attributes:

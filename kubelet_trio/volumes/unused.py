@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from kubelet_trio.model import Backoff, get_logger
+from kubelet_trio.model import Backoff, Phase, get_logger, next_due
 from kubelet_trio.volumes.async_volumes import FIRST_DELAY, LONGEST_DELAY, AsyncVolumes
 from kubelet_trio.volumes.errors import VolumeError
 
@@ -43,7 +43,7 @@ class UnusedVolumes:
                 while True:
                     self.volumes.torn_down.clear()
                     await self._look(tasks)
-                    with trio.move_on_after(_PERIOD):
+                    with trio.move_on_at(next_due(_PERIOD, Phase.VOLUMES)):
                         await self.volumes.torn_down.wait_ring()
                         # The teardown has just tried: this is the first delay of what failed.
                         await trio.sleep(FIRST_DELAY)

@@ -96,8 +96,9 @@ async def test_a_flood_is_rotated_compressed_and_cut(node: Node, autojump_clock:
 async def test_it_looks_at_every_interval(node: Node, autojump_clock: MockClock) -> None:
     async with trio.open_nursery() as nursery:
         await nursery.start(node.rotation.run)
+        await trio.sleep(6)
         node.write()
-        await trio.sleep(9)
+        await trio.sleep(8)
         assert node.names() == ["0.log"]
         await trio.sleep(2)
         assert len(node.names()) == 2

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import pytest
 import trio
@@ -31,6 +33,9 @@ from kubelet_trio.recorder import (
 )
 from kubelet_trio.recorder.ring import segment_contents
 from kubelet_trio.testing import FakeMounter, FakeRuntime, FaultKind, TrioClock
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -221,3 +226,37 @@ async def test_commands_are_told_apart_without_being_kept(
     assert len({entry.key for entry in entries}) == len(entries) == 2
     assert all(read_body(entry.body) == {"ok": {"exit_code": 3}} for entry in entries)
     assert not any(b"planted" in entry.key.encode() + entry.body for entry in entries)
+
+
+async def test_a_runtime_that_says_the_same_of_itself_wakes_no_writer(
+    tmp_path: Path, directory: Path, autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    writes = 0
+
+    async def counting(fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        nonlocal writes
+        writes += 1
+        return await inline_offload(fn, *args, **kwargs)
+
+    recorder = Recorder(tmp_path, Recording(1 << 20, dict), TrioClock(), counting)
+    await nursery.start(recorder.run)
+    fake = FakeRuntime()
+    runtime = RecordedRuntime(fake, recorder)
+
+    async def ask() -> None:
+        await runtime.version()
+        await runtime.status()
+        await runtime.cgroup_driver()
+        await trio.sleep(5)
+
+    await ask()
+    before = writes
+    for _ in range(10):
+        await ask()
+    assert writes == before
+    fake.faults.add(FaultKind.ERROR, "Status", times=1)
+    with pytest.raises(RuntimeCallError):
+        await ask()
+    await ask()
+    told = [read_body(e.body) for e in await taken(recorder, directory, Kind.READ)]
+    assert ["error" if "error" in body else "ok" for body in told] == [*["ok"] * 3, "error", "ok"]

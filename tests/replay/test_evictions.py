@@ -204,8 +204,9 @@ def test_a_calm_node_notes_one_look(node: Node) -> None:
         for minute in range(60):
             node.signals.memory = (500 + minute) * MI
             await trio.sleep(60)
-        node.signals.memory = 150 * MI  # short, for a while
-        await trio.sleep(24)
+        await trio.sleep(3)
+        node.signals.memory = 150 * MI  # short, for three looks
+        await trio.sleep(30)
         node.signals.memory = 500 * MI
         await trio.sleep(1000)
 

@@ -17,7 +17,14 @@ import trio
 
 from kubelet_trio.cri import Runtime, RuntimeCallError, v1
 from kubelet_trio.managers.node.holdings import ResourceManagers
-from kubelet_trio.model import ContainerId, ContainerRecord, ContainerState, RuntimePod, get_logger
+from kubelet_trio.model import (
+    ContainerId,
+    ContainerRecord,
+    ContainerState,
+    RuntimePod,
+    get_logger,
+    next_due,
+)
 
 log = get_logger()
 
@@ -55,7 +62,7 @@ class CpusetReconciler:
             while True:
                 self._managers.changed.clear()
                 self._round(calls)
-                with trio.move_on_after(self._period):
+                with trio.move_on_at(next_due(self._period)):
                     await self._managers.changed.wait_ring()
 
     def _round(self, calls: trio.Nursery) -> None:

@@ -50,9 +50,11 @@ from kubelet_trio.model import (
     Bell,
     EventSink,
     ObjectRef,
+    Phase,
     PodUid,
     get_logger,
     is_terminal,
+    next_due,
     node_ref,
     pod_uid,
     to_units,
@@ -248,11 +250,11 @@ class NodeCgroups:
             self._wake.clear()
             before = self._pods.value.keys()
             await self._round()
-            with trio.move_on_after(_PERIOD) as quiet:
+            with trio.move_on_at(next_due(_PERIOD, Phase.NODE_CGROUPS)) as quiet:
                 await wait_any(self._wake.wait_ring, partial(self._wait_other_pods, before))
+                await trio.sleep(_GATHER)
             if quiet.cancelled_caught:
                 self._applied.clear()  # somebody else may have changed them
-            await trio.sleep(_GATHER)
         # A permanent child must not return.
         await trio.sleep_forever()
 

@@ -15,7 +15,7 @@ from typing import Protocol
 import trio
 
 from kubelet_trio.cgroups import CGROUP_ERRORS, CgroupBusyError
-from kubelet_trio.model import PodUid, get_logger, housekeeping_round
+from kubelet_trio.model import Phase, PodUid, get_logger, housekeeping_round, next_due
 from kubelet_trio.pods.cgroups.node import NodeCgroups
 
 log = get_logger()
@@ -49,7 +49,7 @@ class OrphanCgroups:
         while True:
             with housekeeping_round("pod cgroups"):
                 await self.sweep()
-            await trio.sleep(_PERIOD)
+            await trio.sleep_until(next_due(_PERIOD, Phase.POD_CGROUPS))
 
     async def sweep(self) -> None:
         """Remove the orphaned cgroups in which nothing runs."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from kubelet_trio.model import PodUid, get_logger, housekeeping_round
+from kubelet_trio.model import Phase, PodUid, get_logger, housekeeping_round, next_due
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.worker.registry import PodRegistry
 from kubelet_trio.volumes import VOLUME_ERRORS
@@ -46,7 +46,7 @@ class OrphanDirectories:
         while True:
             with housekeeping_round("pod directories"):
                 await self.sweep()
-            await trio.sleep(_PERIOD)
+            await trio.sleep_until(next_due(_PERIOD, Phase.POD_DIRECTORIES))
 
     async def _count_volumes(self) -> None:
         """Count what an earlier agent has left: upstream's volume reconstruction (KEP-3756)."""

@@ -44,9 +44,9 @@ class Standing:
         self.round_due, self.teardown = None, None
         self.progress.at("")
 
-    def round_ended(self, delay: float) -> None:
-        """Note that the next round begins after `delay` seconds, if nothing wakes the worker."""
-        self.round_due = trio.current_time() + delay
+    def round_ended(self, due: float) -> None:
+        """Note that the next round begins at `due` (Trio time), if nothing wakes the worker."""
+        self.round_due = due
 
     def leave(self, trouble: str) -> None:
         """Note why dead containers are left; "": none are."""

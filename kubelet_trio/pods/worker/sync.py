@@ -20,6 +20,7 @@ from kubelet_trio.model import (
     PodUid,
     RuntimePod,
     get_logger,
+    next_due,
     pod_containers,
     pod_object_ref,
     pod_uid,
@@ -59,6 +60,7 @@ log = get_logger()
 
 # Seconds until a step that changed nothing is repeated.
 _NO_PROGRESS = 1.0
+_MOMENTS = 12  # in each sync period at which idle workers begin their rounds
 
 # Publishes the status of the pod as observed, with the waiting reasons of a plan.
 Publish = Callable[[RuntimePod, PodPlan | None], Awaitable[None]]
@@ -121,7 +123,7 @@ class PodSync:
     async def run_round(self, pod: Pod) -> float | TerminationRequest:
         """Do one round, in a span.
 
-        Returns the seconds until the next one if nothing wakes the worker, or the request to end
+        Returns the Trio time of the next one if nothing wakes the worker, or the request to end
         the pod if it has finished or its deadline has passed.
         """
         kind = "sync" if pod is self._synced else "create" if self._synced is None else "update"
@@ -154,20 +156,20 @@ class PodSync:
             return TerminationRequest(pod_uid(pod), EndReason.FINISHED)
         is_held = trio.current_time() < self.holds.pod_until
         if plan.is_noop or is_held or not is_certain or is_paused(services, pod):
-            return self._idle_delay(pod, plan)
+            return self._next_round(pod, plan)
         if plan.create_sandbox and not self._turn.is_free():
-            return min(self._idle_delay(pod, plan), RETRY_CAP)
+            return min(self._next_round(pod, plan), trio.current_time() + RETRY_CAP)
         try:
             has_succeeded = await self._execute(pod, plan, observed)
         except PodRejectedError as exc:
             return self._reject(pod, exc)
         if not has_succeeded:
             self._last_step = None
-            return 0.0  # the next round holds back what failed, and publishes it
+            return trio.current_time()  # the next round holds back what failed, and publishes it
         step = plan, replace(observed, observed_at=0.0)
         repeats, self._last_step = step == self._last_step, step
         # A runtime that reports success but does nothing must not keep us (and it) busy.
-        return _NO_PROGRESS if repeats else 0.0
+        return trio.current_time() + (_NO_PROGRESS if repeats else 0.0)
 
     def _report_trouble(self, pod: Pod) -> None:
         """Emit an event if the runtime works, but cannot report this pod's state."""
@@ -277,15 +279,17 @@ class PodSync:
         except RuntimeCallError as exc:
             log.info("pod.refresh_failed", error=str(exc))
 
-    def _idle_delay(self, pod: Pod, plan: PodPlan) -> float:
-        """Return the seconds until the next round, if nothing wakes the worker before."""
-        now = self._services.clock.time()
+    def _next_round(self, pod: Pod, plan: PodPlan) -> float:
+        """Return the Trio time of the next round, if nothing wakes the worker before."""
+        now, began = self._services.clock.time(), trio.current_time()
         deadline = deadline_at(pod, self._reporter.start_time)
         delays = [t - now for t in (plan.retry_at, deadline) if t is not None]
         held = (self.holds.pod_until, self.holds.resize_until)
-        delays += [until - trio.current_time() for until in held]
-        delays = [delay for delay in delays if delay > 0]
-        return min([jittered(self._services.sync_period, pod_uid(pod)), *delays])
+        delays += [until - began for until in held]
+        period = self._services.sync_period
+        # Every 5 s by default, as the runtime's health, and not each at a moment of its own.
+        idle = next_due(period / _MOMENTS, after=began + jittered(period, pod_uid(pod)))
+        return min([idle, *(began + delay for delay in delays if delay > 0)])
 
     def _event(self, pod: Pod, type_: EventType, reason: str, message: str) -> None:
         self._services.events.emit(pod_object_ref(pod), type_, reason, message)

@@ -326,11 +326,12 @@ class PodWorker(WorkerState):
                 self.request(result)
                 return
             if self._allocation.granted is not None:
-                result = min(result, RETRY_CAP)  # the disk refused it, or the pod is uncertain
+                # The disk refused it, or the pod is uncertain.
+                result = min(result, trio.current_time() + RETRY_CAP)
             if self._allocation.pending is not None:
                 self._reconsider(ResizeTrigger.PERIODIC)  # for changes of the node that wake nobody
             self._standing.round_ended(result)
-            with trio.move_on_after(result):
+            with trio.move_on_at(result):
                 await self._bell.wait_ring()
             await self._services.turnstile.enter()
 

@@ -28,10 +28,12 @@ from kubelet_trio.model import (
     FileChange,
     Latest,
     Offload,
+    Phase,
     Purpose,
     SystemClock,
     WallClock,
     Watcher,
+    next_due,
     open_watcher,
     pod_annotations,
     pod_uid,
@@ -165,7 +167,8 @@ class FileSource:
         ]
         path = [SourceProblem(SOURCE, self.origin, trouble)] if trouble else []
         self._problems.report((*path, *files))
-        return now + self._interval if again_at is None else min(again_at, now + self._interval)
+        due = next_due(self._interval, Phase.MANIFESTS)
+        return due if again_at is None else min(again_at, due)
 
     async def _replacement_problem(self, listing: DirectoryListing) -> str:
         """Return why a file at the directory's path does not replace it, "" if it does.

@@ -559,7 +559,7 @@ async def test_an_orphan_that_cannot_be_limited_is_logged_and_tried_again(
 
     async def pods_on_disk() -> frozenset[PodUid]:
         await trio.lowlevel.checkpoint()
-        if disk is not None and trio.current_time() < 100:
+        if disk is not None and trio.current_time() < 60:
             raise disk
         return frozenset([PodUid("lost")])
 
@@ -572,9 +572,9 @@ async def test_an_orphan_that_cannot_be_limited_is_logged_and_tried_again(
     with capture_logs() as logs:
         async with trio.open_nursery() as nursery:
             await nursery.start(orphans.run)
-            await trio.sleep(100)
+            await trio.sleep(60)
             world.tree.not_starved = None
-            await trio.sleep(100)
+            await trio.sleep(60)
             nursery.cancel_scope.cancel()
     assert world.tree.there[*BURSTABLE, "podlost"] == CgroupLimits(cpu_shares=2)
     assert [(entry["event"], entry["podUID"], entry["error"]) for entry in logs] == [
