@@ -105,9 +105,9 @@ async def send_ping(connection: SendStream, sending: Sending, frame: bytes) -> N
     # If another task is sending, that send fails once the peer has disconnected.
     if sending.locked():
         return
-    with trio.move_on_after(_ROOM_LIMIT) as wait:
-        await connection.wait_send_all_might_not_block()
-    if wait.cancelled_caught or sending.locked():
-        return
+    # Held meanwhile: Trio refuses a send beside the wait, which would end the stream.
     async with sending:
-        await connection.send_all(frame)
+        with trio.move_on_after(_ROOM_LIMIT) as wait:
+            await connection.wait_send_all_might_not_block()
+        if not wait.cancelled_caught:
+            await connection.send_all(frame)
