@@ -125,7 +125,7 @@ async def manifest_to_container(base: Path, trace: Trace) -> None:
         clock=TrioClock(),
     )
     async with node.running() as agent:
-        await trio.sleep(30)
+        await trio.sleep(31)  # at 30 the source looks anyhow
         with trace.recording():
             path = manifests / "web.yaml"
             path.write_text(MANIFEST.replace("IMAGE", "registry.example/web:1"))

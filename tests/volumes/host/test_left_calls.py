@@ -106,6 +106,13 @@ async def until(is_so: Callable[[], bool]) -> None:
             await trio.to_thread.run_sync(os.sched_yield)
 
 
+@pytest.fixture(autouse=True)
+def ended_threads() -> Iterator[None]:
+    """Let what a test has let go of end with it: others look at all threads that are busy."""
+    yield
+    trio.run(until, lambda: not busy_threads())
+
+
 @pytest.fixture
 def disks(tmp_path: Path, mock_clock: MockClock) -> Iterator[Disks]:
     mock_clock.rate = 100
