@@ -87,13 +87,14 @@ def test_a_terminal_has_a_kind_a_size_and_an_exit_code(owner: Owner) -> None:
         terminal.send(4, b'{"Width":101,"Height":33}')
         terminal.send(0, b"echo $TERM-$((6*7)); stty size\n")
         terminal.receive_until(1, b"xterm-42\r\n")
-        # The runtime may set the size after the first command.
-        for _ in range(20):
-            terminal.send(0, b"stty size; echo asked\n")
-            if b"33 101" in terminal.receive_until(1, b"asked\r\n"):
-                break
-        else:
-            pytest.fail("the size was never told")
+
+        def has_size() -> bool:
+            # Not in the echo of what is typed.
+            terminal.send(0, b"stty size; echo $((6*7))-asked\n")
+            return b"33 101" in terminal.receive_until(1, b"42-asked\r\n")
+
+        # The runtime may set it after the first command.
+        eventually(has_size)
         terminal.send(0, b"exit 3\n")
         outcome = json.loads(terminal.receive_all()[3])
     assert outcome["details"]["causes"] == [{"reason": "ExitCode", "message": "3"}]
