@@ -138,7 +138,7 @@ class SpdyLink:
         self._wire = spdy.SpdyWire(is_client=is_client)
         self._sending = Sending()
         self._runs: list[Run] = []  # in what was read last
-        self._run_of = 0  # stream of the last of them; 0 is none
+        self._run_of: int | None = None  # stream of the last of them
         self._run: list[spdy.Content] = []
         self._deliver: Deliver | None = None  # takes them all
         self._streams: dict[int, SpdyStream] = {}
@@ -215,7 +215,7 @@ class SpdyLink:
     async def _pass_on(self) -> None:
         """Deliver what was found: each time has a cost at both ends."""
         if self._runs and self._deliver is not None:
-            runs, self._runs, self._run_of = self._runs, [], 0
+            runs, self._runs, self._run_of = self._runs, [], None
             await self._deliver(runs)
 
     def _note_reset(self) -> None:

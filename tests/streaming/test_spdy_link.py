@@ -165,6 +165,26 @@ async def test_what_came_before_a_broken_frame_is_not_lost() -> None:
     assert (found, stream.was_reset) == ([b"whole"], True)
 
 
+async def test_what_comes_on_no_stream_is_dropped() -> None:
+    """A peer's frames for streams that there are not, also 0, are in no memory of ours."""
+    client = spdy.SpdyWire(is_client=True)
+    stream_id, opening = client.open({"name": "one"})
+    said = spdy.data(stream_id, b"its own;")
+    nobody = spdy.data(0, b"nobody's;" * 100) + spdy.data(7, b"nobody's;" * 100)
+    link = SpdyLink(
+        Peer(
+            [nobody, opening + said, nobody, said + nobody, spdy.data(stream_id, b"", is_last=True)]
+        ),
+        is_client=False,
+    )
+    await link.run()
+    stream = await link.offered.receive()
+    found = b""
+    while content := await stream.receive_some():
+        found += content
+    assert found == b"its own;its own;"
+
+
 async def test_streams_that_are_opened_and_reset_are_not_kept() -> None:
     ours, theirs = memory_stream_pair()
     link = SpdyLink(ours, is_client=False)
