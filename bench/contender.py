@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import yaml
 
 from tests.harness import Agent, Containerd, CriClient, eventually, leftovers
+from tests.harness.agent import PROGRAM
 from tests.harness.pods import NODE, Json
 from tests.harness.ports import free_port
 
@@ -231,6 +232,13 @@ def go_version(binary: Path) -> tuple[int, int]:
 
 
 _SCHED = 2  # CPUCLOCK_SCHED: a clock of a process's CPU time is ~PID << 3 | this (Linux ABI)
+
+
+def serving(peer: Path | None, base: Path, containerd: Containerd) -> Contender:
+    """Return a contender with its kubelet API open: this checkout's agent, or the Go kubelet."""
+    if peer is not None:
+        return GoKubelet(peer.absolute(), base / "peer", containerd)
+    return Ours(PROGRAM, base / "ours", containerd, serve=True)
 
 
 class Meter:

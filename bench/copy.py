@@ -25,7 +25,7 @@ from urllib.parse import urlencode, urlsplit
 
 import click
 
-from bench.contender import Contender, GoKubelet, Meter, Ours, wait_ready
+from bench.contender import Contender, Meter, serving, wait_ready
 from bench.report import Round, rows, table
 from kubelet_trio.streaming.spdy import SpdyWire, data
 from tests.harness import (
@@ -37,7 +37,6 @@ from tests.harness import (
     missing,
     pod,
 )
-from tests.harness.agent import PROGRAM
 from tests.harness.pods import NODE
 
 _FRAME = bytes(32 * 1024)  # as kubectl sends
@@ -249,12 +248,7 @@ def main(peer: Path | None, rounds: int, size: int, json_file: Path | None) -> N
         turns = [0, 1] if peer is not None else [0]
         for turn in turns if number % 2 == 0 else reversed(turns):
             with tempfile.TemporaryDirectory() as base, Containerd() as containerd:
-                place = Path(base)
-                contender: Contender = (
-                    GoKubelet(peer.absolute(), place / "peer", containerd)
-                    if turn and peer is not None
-                    else Ours(PROGRAM, place / "ours", containerd, serve=True)
-                )
+                contender = serving(peer if turn else None, Path(base), containerd)
                 try:
                     found[contender.name] = measure(contender, containerd, size << 20)
                 finally:

@@ -19,11 +19,10 @@ from statistics import median
 
 import click
 
-from bench.contender import Contender, GoKubelet, Meter, Ours, wait_ready
+from bench.contender import Contender, Meter, serving, wait_ready
 from bench.loads import names_of
 from bench.report import rows, table
 from tests.harness import Containerd, container, missing, pod
-from tests.harness.agent import PROGRAM
 
 PAGES = ("/stats/summary", "/metrics/resource", "/metrics/cadvisor")
 _WARM = 2  # scrapes: the first opens the files, the second keeps them open
@@ -87,14 +86,9 @@ def main(peer: Path | None, pods: int, busy: int, rounds: int) -> None:
         raise click.ClickException(f"this machine cannot run it: {', '.join(lacks)}")
     found: dict[str, dict[str, float]] = {}
     names = []
-    for is_peer in (False, True) if peer is not None else (False,):
+    for other in (None, peer) if peer is not None else (None,):
         with tempfile.TemporaryDirectory() as base, Containerd() as containerd:
-            place = Path(base)
-            contender: Contender = (
-                GoKubelet(peer.absolute(), place / "peer", containerd)
-                if is_peer and peer is not None
-                else Ours(PROGRAM, place / "ours", containerd, serve=True)
-            )
+            contender = serving(other, Path(base), containerd)
             try:
                 found[contender.name] = measure(contender, pods, busy, rounds)
             finally:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 import uuid
 from collections.abc import Collection, Iterator
 from contextlib import closing
@@ -19,6 +18,7 @@ from kubelet_trio.stats.cgroup_files import CgroupFiles
 from kubelet_trio.stats.cgroup_parse import ALL_FILES_V1
 from kubelet_trio.stats.process_files import Processes
 from kubelet_trio.stats.read import read_host
+from tests.harness import eventually
 
 ROOT = f"/kubelet-trio-test-{uuid.uuid4().hex[:8]}"
 INNER = f"{ROOT}/container"
@@ -69,14 +69,14 @@ def wait_same(
 
     Pressure goes on counting for a moment: but what is not seen at all stays unseen.
     """
-    pids, deadline = {process.pid for process in processes}, time.monotonic() + 30
-    wanted = (pids, {state} if pids else set())
-    while True:
-        now, shown = read(host), read(host, kept)
-        if now == shown and (set(now[0].pids), set(now[1].states)) == wanted:
-            return
-        assert time.monotonic() < deadline, f"{shown} instead of {now}, {wanted}"
-        time.sleep(0.05)
+    pids = {process.pid for process in processes}
+    wanted = (pids, {state} if pids else set[str]())
+
+    def is_same() -> bool:
+        now = read(host)
+        return now == read(host, kept) and (set(now[0].pids), set(now[1].states)) == wanted
+
+    eventually(is_same, within=30, what=f"a reading shows {wanted}")
 
 
 def test_what_processes_do_is_in_the_next_reading(host: Host) -> None:
