@@ -5,7 +5,7 @@ Loaded with the first pod that claims something, or with the first driver.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -141,7 +141,7 @@ class RecordedSlices:
 
     def __init__(self, slices: SliceReader, recorder: Recorder) -> None:
         self._slices = slices
-        self._note: Callable[[Kind, str, Any], None] = recorder.note
+        self._note = recorder.note
 
     async def read(self) -> OfferedSlices:
         """Return the slices of the files as they are now."""

@@ -39,7 +39,7 @@ class RecordedLogind:
 class _RecordedSession:
     """A `LogindSession` that notes."""
 
-    def __init__(self, session: LogindSession, note: Callable[[Kind, str, Any], None]) -> None:
+    def __init__(self, session: LogindSession, note: Callable[[Kind, str, Any], bool]) -> None:
         self._session = session
         self._note = note
 

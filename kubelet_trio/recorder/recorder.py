@@ -79,17 +79,21 @@ class Recorder:
         self._now: Callable[[], float] | None = None  # for threads, while the agent runs
         self._token: trio.lowlevel.TrioToken | None = None
 
-    def note(self, kind: Kind, key: str, content: Any) -> None:
-        """Note an entry; `content` must not change later. Only in the Trio thread; never blocks."""
+    def note(self, kind: Kind, key: str, content: Any) -> bool:
+        """Note an entry; `content` must not change later. Only in the Trio thread; never blocks.
+
+        Returns False if it is lost.
+        """
         notes = self._notes
         if len(notes) >= MOST_NOTES:
             self._overflow += 1
-            return
+            return False
         notes.append(Note(trio.current_time(), kind, key, content))
         if len(notes) == 1:
             self._news.ring()
         elif len(notes) == _SOON:
             self._hurry.ring()
+        return True
 
     def note_from_thread(self, kind: Kind, key: str, content: Any) -> None:
         """Note an entry in another thread, while the agent runs: from `begin` on."""

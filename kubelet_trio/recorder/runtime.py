@@ -61,9 +61,9 @@ class RecordedRuntime:
 
     def _tell(self, key: str, told: object) -> None:
         # The writer would drop the same again, but each note wakes it.
-        if key not in self._told or self._told[key] != told:
+        is_news = key not in self._told or self._told[key] != told
+        if is_news and self._note(Kind.READ, key, (told,)):
             self._told[key] = told
-            self._note(Kind.READ, key, (told,))
 
     async def _change(self, method: str, request: _Fields, call: Awaitable[T]) -> T:
         """Make a call that changes something; note it before, and its answer."""

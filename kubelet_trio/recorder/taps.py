@@ -239,9 +239,8 @@ class RecordedInputs:
 
     def plan(self, uid: PodUid, plan: PodPlan) -> None:
         """Note what a sync has decided, if it is not the same as before."""
-        if self._plans.get(uid) != plan:
+        if self._plans.get(uid) != plan and self._note(Kind.PLAN, uid, plan):
             self._plans[uid] = plan
-            self._note(Kind.PLAN, uid, plan)
 
     def finding(
         self, uid: PodUid, name: str, container: ContainerId, kind: str, result: str, text: str

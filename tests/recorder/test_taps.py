@@ -16,6 +16,7 @@ from trio.testing import MockClock
 from kubelet_trio.cri import ExecResult, Runtime, RuntimeCallError, v1
 from kubelet_trio.model import ContainerId, PodUid, inline_offload
 from kubelet_trio.objects import LocalObjects, ObjectKey, ObjectNotFoundError
+from kubelet_trio.pods import PodPlan
 from kubelet_trio.recorder import (
     Entry,
     Kind,
@@ -31,6 +32,7 @@ from kubelet_trio.recorder import (
     read_entries,
     read_message,
 )
+from kubelet_trio.recorder.recorder import MOST_NOTES
 from kubelet_trio.recorder.ring import segment_contents
 from kubelet_trio.testing import FakeMounter, FakeRuntime, FaultKind, TrioClock
 
@@ -260,3 +262,22 @@ async def test_a_runtime_that_says_the_same_of_itself_wakes_no_writer(
     await ask()
     told = [read_body(e.body) for e in await taken(recorder, directory, Kind.READ)]
     assert ["error" if "error" in body else "ok" for body in told] == [*["ok"] * 3, "error", "ok"]
+
+
+async def test_what_was_lost_is_told_when_it_is_said_again(
+    tmp_path: Path, directory: Path, autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    recorder = Recorder(tmp_path, Recording(1 << 20, dict), TrioClock(), inline_offload)
+    runtime, inputs = RecordedRuntime(FakeRuntime(), recorder), RecordedInputs(recorder)
+    plan = PodPlan()
+    for _ in range(MOST_NOTES):
+        recorder.note(Kind.MARK, "", {"what": "full"})
+    await runtime.status()
+    inputs.plan(PodUid("u1"), plan)
+    assert recorder.lost == 2
+    await nursery.start(recorder.run)
+    await trio.sleep(5)
+    await runtime.status()
+    inputs.plan(PodUid("u1"), plan)
+    assert len(await taken(recorder, directory, Kind.READ)) == 1
+    assert len(await taken(recorder, directory, Kind.PLAN)) == 1
