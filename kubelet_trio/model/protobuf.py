@@ -52,16 +52,11 @@ class _Encoder:
     is_map: bool
 
 
-def parse_message(
-    message_type: type[MessageT], data: bytes, leave_out: frozenset[str] = frozenset()
-) -> MessageT:
-    """Decode a message. Raises ValueError or EOFError if it is not of that type.
-
-    `leave_out` are names of fields, at any depth, that nobody needs: they have their defaults.
-    """
+def parse_message(message_type: type[MessageT], data: bytes) -> MessageT:
+    """Decode a message. Raises ValueError or EOFError if it is not of that type."""
     decoded: MessageT
     if _is_betterproto(cast("Any", message_type)):
-        decoded = _decode(message_type, data, 0, len(data), leave_out)
+        decoded = _decode(message_type, data, 0, len(data))
     else:
         decoded = message_type.parse(data)  # type: ignore[attr-defined]
     return decoded
@@ -207,7 +202,7 @@ def encode_bytes(field: int, content: bytes) -> bytes:
 
 # What a message has of a field: one value, a list, a list whose values may come packed, a map, or a
 # map of texts to texts.
-_SINGLE, _LIST, _NUMBERS, _MAP, _TEXTS, _LEFT_OUT = range(6)
+_SINGLE, _LIST, _NUMBERS, _MAP, _TEXTS = range(5)
 # Of a number, or of bytes, to the value.
 _Convert = Callable[[Any], Any]
 # Name, wire type, kind, and the class of the message inside, or of a map's entries.
@@ -224,7 +219,7 @@ class _Plan:
 
 
 @functools.cache
-def _plan_of(message_type: Any, leave_out: frozenset[str]) -> _Plan:
+def _plan_of(message_type: Any) -> _Plan:
     described = message_type._betterproto
     fields, constants, fresh = {}, {"_unknown_fields": b""}, []
     for name, meta in described.meta_by_field_name.items():
@@ -241,8 +236,6 @@ def _plan_of(message_type: Any, leave_out: frozenset[str]) -> _Plan:
             # A parser must accept both forms of a repeated number, packed and not (protobuf.dev,
             # Encoding).
             kind = _LIST if wire_type == _BYTES else _NUMBERS
-        if name in leave_out:
-            kind = _LEFT_OUT
         fields[meta.number] = name, wire_type, kind, inside, convert
         default = described.default_gen[name]
         if isinstance(value := default(), (list, dict)):
@@ -295,9 +288,9 @@ _MOST_KEYS, _LONGEST_KEY = 500, 320  # a prefix of 253 and a name of 63 characte
 _set = object.__setattr__  # past betterproto2's own, for a time that shows
 
 
-def _new(message_type: Any, leave_out: frozenset[str]) -> tuple[Any, dict[int, _Field]]:
+def _new(message_type: Any) -> tuple[Any, dict[int, _Field]]:
     """Return an empty message, and the fields of its type, by number."""
-    plan = _plan_of(message_type, leave_out)
+    plan = _plan_of(message_type)
     message = message_type.__new__(message_type)
     # One by one: so the message shares its keys with others of its class.
     for name, value in plan.constants.items():
@@ -329,9 +322,9 @@ def _wrong_type(message_type: Any, tag: int, expected: int) -> ValueError:
     return ValueError(f"{message_type.__name__}: {what}")
 
 
-def _decode(message_type: Any, data: bytes, at: int, end: int, leave_out: frozenset[str]) -> Any:
+def _decode(message_type: Any, data: bytes, at: int, end: int) -> Any:
     """Return the message in a part of `data`. Raises ValueError, for proto2's groups too."""
-    message, known, unknown = *_new(message_type, leave_out), list[bytes]()
+    message, known, unknown = *_new(message_type), list[bytes]()
     values = message.__dict__
     while at < end:
         began = at
@@ -359,8 +352,6 @@ def _decode(message_type: Any, data: bytes, at: int, end: int, leave_out: frozen
             _keep_unknown(unknown, data[began:at])
             continue
         name, expected, kind, inside, convert = field
-        if kind == _LEFT_OUT:
-            continue
         if wire_type != expected:
             if kind != _NUMBERS or wire_type != _BYTES:
                 raise _wrong_type(message_type, tag, expected)
@@ -372,7 +363,7 @@ def _decode(message_type: Any, data: bytes, at: int, end: int, leave_out: frozen
                 continue
             kind = _MAP  # an entry of another form, which is valid as well
         if inside is not None:
-            value = _decode(inside, data, start, at, leave_out)
+            value = _decode(inside, data, start, at)
         elif wire_type == _VARINT:
             value = number
         else:

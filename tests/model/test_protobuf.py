@@ -141,13 +141,6 @@ def test_what_is_decoded_is_what_betterproto_decodes(
     assert encode_message(found) == bytes(expected)  # the unknown fields too
 
 
-def test_fields_that_nobody_needs_have_their_defaults() -> None:
-    left_out = frozenset(("labels", "linux", "mounts"))
-    found = parse_message(v1.ContainerStatus, bytes(STATUS), left_out)
-    expected = dataclasses.replace(STATUS, labels={}, mounts=[], user=v1.ContainerUser())
-    assert found == expected
-
-
 @given(st.binary(max_size=60))
 def test_bytes_are_a_message_or_a_value_error(data: bytes) -> None:
     try:

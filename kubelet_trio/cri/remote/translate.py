@@ -6,7 +6,7 @@ The fields that an answer must set are those that the Go kubelet's CRI client ch
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import msgspec
@@ -20,6 +20,7 @@ from kubelet_trio.cri.errors import (
     UnsupportedCallError,
 )
 from kubelet_trio.cri.generated.runtime import v1
+from kubelet_trio.cri.remote.wire import entries_of, fields_of, id_of, number, sized
 from kubelet_trio.grpc import GRPCError, Status
 from kubelet_trio.model import JSON_ERRORS, parse_message
 
@@ -195,12 +196,32 @@ def _require(call: str, fields: dict[str, str | int]) -> None:
         raise RuntimeCallError(call, f"the answer does not set {', '.join(missing)}")
 
 
-# Fields of ContainerStats and ContainerAttributes.
-_NOT_LAYERS = frozenset(("labels", "annotations", "metadata", "cpu", "memory", "swap", "io"))
-
-
 def parse_stats(data: bytes, *, layers_only: bool) -> list[v1.ContainerStats]:
     """Decode the answer to ListContainerStats. Raises ValueError or EOFError if it is none."""
-    # With labels and counters this takes five times as long, for each scrape.
-    left_out = _NOT_LAYERS if layers_only else frozenset()
-    return parse_message(v1.ListContainerStatsResponse, data, left_out).stats
+    if not layers_only:
+        return parse_message(v1.ListContainerStatsResponse, data).stats
+    # With labels and counters this takes six times as long, for each scrape.
+    return [_layer_stats(fields_of(entry)) for entry in entries_of(data)]
+
+
+def _layer_stats(fields: Mapping[int, int | bytes]) -> v1.ContainerStats:
+    """Return the id and the writable layer of a ContainerStats. Raises ValueError."""
+    # In one go: betterproto2 takes as long to set a field as to make a message.
+    return v1.ContainerStats(
+        attributes=v1.ContainerAttributes(id=id_of(sized(fields, 1))) if 1 in fields else None,
+        writable_layer=_layer(fields_of(sized(fields, 4))) if 4 in fields else None,
+    )
+
+
+def _layer(fields: Mapping[int, int | bytes]) -> v1.FilesystemUsage:
+    return v1.FilesystemUsage(
+        timestamp=number(fields, 1),
+        used_bytes=_wrapped(fields, 3),
+        inodes_used=_wrapped(fields, 4),
+    )
+
+
+def _wrapped(fields: Mapping[int, int | bytes], field: int) -> v1.UInt64Value | None:
+    if field not in fields:
+        return None
+    return v1.UInt64Value(value=number(fields_of(sized(fields, field)), 1))
