@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from kubelet_trio.stats import cgroup_parse as parse
+from kubelet_trio.stats.disks import Mounts
 from kubelet_trio.stats.known_limits import Known, KnownLimits
 from kubelet_trio.stats.open_files import USUAL, Host, Room, content
 from kubelet_trio.stats.process_files import ProcessFiles
@@ -86,7 +87,7 @@ class _Cgroup:
 class CgroupFiles:
     """Not thread-safe. A reading is `begin`, any number of `walk` and `read`, `end`.
 
-    `processes` are those in the cgroups, whose files share the room.
+    `processes` are those in the cgroups; their files and the table of `mounts` share the room.
     """
 
     def __init__(self, host: Host, most: int = 0) -> None:
@@ -98,6 +99,7 @@ class CgroupFiles:
         self._room = Room(most, most)
         self._keeps = most > 0
         self.processes = ProcessFiles(host, self._room)
+        self.mounts = Mounts(host, self._room)
         self._limits = KnownLimits(self._room)
         self._cgroups: dict[str, _Cgroup] = {}
         self._names: dict[tuple[str, ...], tuple[str, ...]] = {}  # of rounds, which share them
@@ -129,6 +131,7 @@ class CgroupFiles:
         while self._cgroups:
             self._forget(next(iter(self._cgroups)))
         self.processes.close()
+        self.mounts.close()
         self._limits.close()
 
     def walk(self, root: str, depth: int = _DEPTH) -> Iterator[str]:

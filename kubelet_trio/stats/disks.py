@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+import select
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+
+from kubelet_trio.stats.open_files import Host, Room, content
 
 _LOCAL = re.compile(r" - (?:ext[234]|xfs|btrfs) (/dev/\S+)", re.ASCII)
 _MOST = 64  # disks
@@ -93,14 +96,69 @@ def parse_diskstats(text: str) -> dict[str, DiskIo]:
     return found
 
 
-def read_disks(read: Callable[[str], str | None], proc: str) -> tuple[Disk, ...]:
-    """Return the node's disks, in the order of their names. Blocks."""
-    mounts = visible_mounts(read(f"{proc}/self/mountinfo") or "")
+class Mounts:
+    """The `visible_mounts` of this process. Not thread-safe.
+
+    A node of 100 pods has 500 mounts. The kernel tells whoever has the table open that it has
+    changed (poll(2) of /proc/<pid>/mountinfo, proc_pid_mountinfo(5)): else it is not read again.
+    """
+
+    def __init__(self, host: Host, room: Room) -> None:
+        """Args:
+        host: paths of the kernel's files.
+        room: for the table; without it is read each time.
+        """
+        self._path = f"{host.proc}/self/mountinfo"
+        self._room = room
+        self._descriptor: int | None = None
+        self._changes = select.poll()
+        self._found: dict[str, str] = {}
+
+    def visible(self) -> Mapping[str, str]:
+        """Return them as they are now; none if the table cannot be read. Blocks."""
+        if self._descriptor is not None:
+            # First asked, then read: a change in between is told the next time.
+            if self._changes.poll(0):
+                self._found = _read_mounts(self._descriptor)
+            return self._found
+        try:
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return {}
+        found = _read_mounts(descriptor)
+        if self._room.left < 1:
+            os.close(descriptor)
+            return found
+        self._room.left -= 1
+        self._descriptor, self._found = descriptor, found
+        self._changes.register(descriptor, select.POLLPRI)
+        return found
+
+    def close(self) -> None:
+        """Let go of the table."""
+        if self._descriptor is not None:
+            self._changes.unregister(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = None
+            self._room.left += 1
+
+
+def _read_mounts(descriptor: int) -> dict[str, str]:
+    try:
+        return visible_mounts(content(descriptor).decode("utf-8", "replace"))
+    except OSError:
+        return {}
+
+
+def read_disks(
+    read: Callable[[str], str | None], proc: str, mounts: Mapping[str, str]
+) -> tuple[Disk, ...]:
+    """Return the node's disks that `mounts` show, in the order of their names. Blocks."""
     stats = parse_diskstats(read(f"{proc}/diskstats") or "") if mounts else {}
     return tuple(_disks(mounts, stats))
 
 
-def _disks(mounts: dict[str, str], stats: dict[str, DiskIo]) -> Iterator[Disk]:
+def _disks(mounts: Mapping[str, str], stats: dict[str, DiskIo]) -> Iterator[Disk]:
     for device, point in sorted(mounts.items()):
         try:
             space = os.statvfs(point)

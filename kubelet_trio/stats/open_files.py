@@ -10,6 +10,7 @@ _MOST = 1 << 18  # bytes of one file
 # Bytes that nearly every file fits in. Python allocates them before it reads: the memory of a large
 # buffer comes from the system each time, which takes ten times as long as the reading.
 USUAL = 1 << 11
+_PIECE = 1 << 14  # bytes; the kernel writes most of its files a page at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ def content(descriptor: int) -> bytes:
 def _rest(descriptor: int) -> bytes:
     """Return what follows the first bytes of a file, up to a limit. Raises OSError."""
     pieces, place = [], USUAL
-    while place < _MOST and (piece := os.pread(descriptor, _MOST - place, place)):
+    while place < _MOST and (piece := os.pread(descriptor, _PIECE, place)):
         pieces.append(piece)
         place += len(piece)
     return b"".join(pieces)

@@ -87,7 +87,7 @@ def read_host(
         numbers = {number for usage in (node.usage, *cgroups.values()) for number in usage.io}
         devices = {number: _device_name(host, number) for number in numbers}
         processes = kept.processes.read(cgroups)
-        disks = read_disks(_read, host.proc)
+        disks = read_disks(_read, host.proc, kept.mounts.visible())
     return HostReading(node, cgroups, own, devices, processes, disks)
 
 
