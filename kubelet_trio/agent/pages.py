@@ -21,6 +21,7 @@ from kubelet_trio.server import (
     Port,
     Request,
     Response,
+    Send,
     serve_http,
     why_handler,
 )
@@ -115,7 +116,13 @@ def stats_pages(stats: AgentStats, metrics: AgentMetrics) -> Mapping[str, Handle
         return Response(body=body, content_type="application/json")
 
     async def cadvisor(_request: Request) -> Response:
-        return Response(body=await (await stats.provider()).cadvisor(), content_type=_TEXT)
+        pieces = await (await stats.provider()).cadvisor()
+
+        async def write(send: Send) -> None:
+            for piece in pieces:
+                await send(piece)
+
+        return Response(stream=write, content_type=_TEXT)
 
     async def resource(_request: Request) -> Response:
         return _page(await (await stats.provider()).resource())

@@ -7,7 +7,7 @@ get one.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,8 +80,8 @@ class AgentStats:
         self._settings = settings
         self._seams = seams
         self._runtime = runtime
-        self._pleg = pleg
         self._statuses = statuses
+        self.subjects = PodSubjects(pleg, statuses)
         self._names = names
         self._events = events
         self._drivers = drivers
@@ -120,7 +120,7 @@ class AgentStats:
 
     async def claimed_volumes(self) -> list[tuple[str, str, Filesystem]]:
         """Return namespace, claim and last measured use of each volume behind a claim."""
-        pods = tuple(pod_subjects(self._pleg, self._statuses.pods.value))
+        pods = self.subjects.now()
         if not any(pod.claims for pod in pods):
             return []
         measured = await self.volumes(pods)
@@ -138,7 +138,7 @@ class AgentStats:
         await self.provider()
         assert self._volumes is not None
         if pods is None:
-            pods = tuple(pod_subjects(self._pleg, self._statuses.pods.value))
+            pods = self.subjects.now()
         return await self._volumes.usage(pods)
 
     def _tell_abnormal(self, volume: DriverVolume, message: str) -> None:
@@ -162,7 +162,7 @@ class AgentStats:
 
     async def log_usage(self) -> list[tuple[tuple[str, ...], int]]:
         """Return the bytes of each running container's logs, by pod UID, namespace and names."""
-        pods = tuple(pod_subjects(self._pleg, self._statuses.pods.value))
+        pods = self.subjects.now()
         return await self._seams.offload_for(Purpose.STATS)(_log_usage, pods)
 
     def _make(self, host: Host, machine: MachineInfo) -> StatsProvider:
@@ -194,7 +194,7 @@ class AgentStats:
             ),
             seams.stats_host or host,
             self._runtime,
-            lambda: pod_subjects(self._pleg, self._statuses.pods.value),
+            self.subjects.now,
             _pod_of_cgroup,
             seams.clock,
             seams.offload_for(Purpose.STATS),
@@ -202,21 +202,38 @@ class AgentStats:
         )
 
 
-def pod_subjects(pleg: Pleg, pods: Mapping[PodUid, Pod]) -> Iterator[PodSubject]:
-    """Yield the pods with a running sandbox or container, and their running containers."""
-    for uid in sorted(pleg.known_uids):
-        observed = pleg.get(uid)
-        sandboxes = [s for s in observed.sandboxes if s.ready]
-        running = [c for c in observed.containers if c.state is ContainerState.RUNNING]
-        if sandboxes or running:
-            yield _pod_subject(observed, running, pods.get(uid))
+class PodSubjects:
+    """The pods with a running sandbox or container; one that has not changed is the same object.
+
+    A scrape asks for them each time, and few have changed since the one before.
+    """
+
+    def __init__(self, pleg: Pleg, statuses: StatusStore) -> None:
+        self._pleg = pleg
+        self._statuses = statuses
+        self._made: dict[PodUid, tuple[RuntimePod, Pod | None, PodSubject | None]] = {}
+
+    def now(self) -> tuple[PodSubject, ...]:
+        """Return them with their running containers, by UID."""
+        before, pods = self._made, self._statuses.pods.value
+        made = {}
+        for uid in sorted(self._pleg.known_uids):
+            observed, pod = self._pleg.get(uid), pods.get(uid)
+            known = before.get(uid)
+            # Snapshots and pods are immutable: another value is another object.
+            if known is None or known[0] is not observed or known[1] is not pod:
+                known = observed, pod, _pod_subject(observed, pod)
+            made[uid] = known
+        self._made = made
+        return tuple(subject for _, _, subject in made.values() if subject is not None)
 
 
-def _pod_subject(
-    observed: RuntimePod, running: list[ContainerRecord], pod: Pod | None
-) -> PodSubject:
+def _pod_subject(observed: RuntimePod, pod: Pod | None) -> PodSubject | None:
     from kubelet_trio.stats import PodSubject
 
+    running = [c for c in observed.containers if c.state is ContainerState.RUNNING]
+    if not running and not any(s.ready for s in observed.sandboxes):
+        return None
     sandbox = next(iter(observed.sandboxes), None)
     spec = pod.spec if pod is not None else None
     volumes = (spec.volumes if spec is not None else None) or ()
@@ -257,7 +274,7 @@ def _container_subject(record: ContainerRecord) -> ContainerSubject:
         record.pid,
         started_at=record.started_at or record.created_at,
         created_at=record.created_at,
-        log_dir=str(Path(record.log_path).parent) if record.log_path else "",
+        log_dir=os.path.dirname(record.log_path),
     )
 
 

@@ -8,7 +8,7 @@ from kubelet_trio._deferred import names_on_demand
 from kubelet_trio.server.errors import HttpError, SocketInUseError, TlsError
 from kubelet_trio.server.http.router import Router
 from kubelet_trio.server.http.serve import serve_http
-from kubelet_trio.server.http.types import Handler, Limits, Request, Response, Upgrade
+from kubelet_trio.server.http.types import Handler, Limits, Request, Response, Send, Upgrade
 from kubelet_trio.server.http.wire import serve_connection
 from kubelet_trio.server.ports import SERVING, Port, Ports
 from kubelet_trio.server.routes.control import (
@@ -123,6 +123,7 @@ __all__ = [
     "Response",
     "Router",
     "RuntimeInfo",
+    "Send",
     "ServerTls",
     "SocketInUseError",
     "SourceInfo",

@@ -18,9 +18,10 @@ from kubelet_trio.stats.cadvisor_families import (
     TASK_STATES,
 )
 from kubelet_trio.stats.cadvisor_lines import (
-    Page,
+    Families,
     Subject,
     block,
+    head,
     write_disks,
     write_io,
     write_networks,
@@ -33,41 +34,65 @@ from kubelet_trio.stats.summary import Snapshot
 from kubelet_trio.stats.text import Exposition, label_text, milliseconds
 from kubelet_trio.stats.usage import Cpu, Memory, Psi
 
+_PIECE = 128 * 1024  # bytes: less, and to send it takes longer than to make it
 _NANO = 1e9
 _MICRO = 1e6
 _PLACES = {letter: i for i, (_, letters) in enumerate(TASK_STATES) for letter in letters}
 
 
-def cadvisor_page(snapshot: Snapshot, machine: MachineInfo) -> bytes:
-    """Return the page."""
+def cadvisor_page(snapshot: Snapshot, machine: MachineInfo) -> Iterator[bytes]:
+    """Yield the page in pieces of at least 128 KiB, but for the last one.
+
+    A full node's has 7 MB. In one piece these, and the copies on their way to the socket, would be
+    memory that comes from the system anew for each scrape.
+    """
+    found, size = list[bytes](), 0
+    for text in _families(snapshot, machine):
+        found.append(text)
+        size += len(text)
+        if size >= _PIECE:
+            yield b"".join(found)
+            found.clear()
+            size = 0
+    yield b"".join(found)
+
+
+def _families(snapshot: Snapshot, machine: MachineInfo) -> Iterator[bytes]:
     about = Exposition()
     write_machine(about, machine, snapshot.reading.node)
-    page = Page(about.text().encode())
+    yield about.text().encode()
     subjects = list(_subjects(snapshot))
     # The same object for the same time: all but what a runtime reported.
     ends = {at: f"{milliseconds(at)}\n".encode() for at in {s.usage.time for s in subjects}}
     times = [ends[subject.usage.time] for subject in subjects]
     labels = [subject.labels for subject in subjects]
     plain = [text + b"} " for text in labels]
-    columns = zip(*map(_values, subjects), strict=True)
+    columns, begun = zip(*map(_values, subjects), strict=True), ""
     for (name, kind, help_text, more, is_timed), column in zip(FAMILIES, columns, strict=True):
         inside, end = (labels, f"{more}}} ".encode()) if more else (plain, b"")
         if parts := block(name, inside, column, times if is_timed else None, end):
-            page.write(name, kind, help_text, parts)
-    write_disks(page, subjects[0], snapshot.reading.disks, times[0])
+            # The lines of a family follow each other.
+            yield b"".join(parts if name == begun else (head(name, kind, help_text), *parts))
+            begun = name
+    yield from _with_labels_of_their_own(snapshot, subjects, times)
+    yield (head("container_scrape_error", "gauge", SCRAPE_ERROR) + b"container_scrape_error 0\n")
+
+
+def _with_labels_of_their_own(
+    snapshot: Snapshot, subjects: list[Subject], times: list[bytes]
+) -> Iterator[bytes]:
+    """Yield the families of disks, devices and interfaces."""
+    families, reading = Families(), snapshot.reading
+    write_disks(families, subjects[0], reading.disks, times[0])
     # A disk tells more of itself than the cgroup of the node does.
-    told = {disk.device for disk in snapshot.reading.disks if disk.io is not None}
-    devices = snapshot.reading.devices
+    told = {disk.device for disk in reading.disks if disk.io is not None}
     # The node first, so that its families have the same order whatever the pods have.
     for part in ((0, 1), (1, len(subjects))):
         mine = list(zip(subjects[slice(*part)], times[slice(*part)], strict=True))
-        write_io(page, mine, devices, told if part == (0, 1) else frozenset())
-        write_networks(page, mine)
-        write_writable(page, mine, snapshot.disk.containers or snapshot.disk.images)
-    page.family("container_scrape_error", "gauge", SCRAPE_ERROR).append(
-        b"container_scrape_error 0\n"
-    )
-    return page.content()
+        write_io(families, mine, reading.devices, told if part == (0, 1) else frozenset())
+        write_networks(families, mine)
+        write_writable(families, mine, snapshot.disk.containers or snapshot.disk.images)
+    yield from families.texts()
 
 
 def _labels(

@@ -1,13 +1,11 @@
 """Write the lines of `/metrics/cadvisor`: a family of all subjects at once. No I/O.
 
 A full node has 25 000 lines of 300 bytes. They are joined a family at a time, from parts that are
-there already: to format each line costs twice as much. The page is written once, as bytes: memory
-for a second one comes from the system each time, which takes it longer than all the rest.
+there already: to format each line costs twice as much.
 """
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -44,41 +42,28 @@ class Subject:
     writable: Filesystem | None = None
 
 
-class Page:
-    """Collects families, in the order of their first use."""
+class Families:
+    """Collects the lines of families, in the order of their first use."""
 
-    def __init__(self, begin: bytes) -> None:
-        """Args:
-        begin: what comes first, with other families.
-        """
-        self._whole = io.BytesIO(begin)
-        self._whole.seek(0, io.SEEK_END)
-        self._last = ""  # family that was written
-        self._families: dict[str, list[bytes]] = {}
-
-    def write(self, name: str, kind: str, help_text: str, parts: list[bytes]) -> None:
-        """Write lines of a family, all in a row, before the families of `family`."""
-        if name != self._last:
-            self._whole.write(_head(name, kind, help_text))
-            self._last = name
-        self._whole.write(b"".join(parts))
+    def __init__(self) -> None:
+        self._parts: dict[str, list[bytes]] = {}
 
     def family(self, name: str, kind: str, help_text: str) -> list[bytes]:
         """Return the parts of a family, to append others; create it at the first call."""
-        parts = self._families.get(name)
+        parts = self._parts.get(name)
         if parts is None:
-            parts = self._families[name] = [_head(name, kind, help_text)]
+            parts = self._parts[name] = [head(name, kind, help_text)]
         return parts
 
-    def content(self) -> bytes:
-        """Return the page, without families that have no sample; it is complete then."""
-        for parts in self._families.values():
+    def texts(self) -> Iterator[bytes]:
+        """Yield the families that have a sample."""
+        for parts in self._parts.values():
             if len(parts) > 1:
-                self._whole.write(b"".join(parts))
-        return self._whole.getvalue()
+                yield b"".join(parts)
 
 
-def _head(name: str, kind: str, help_text: str) -> bytes:
+def head(name: str, kind: str, help_text: str) -> bytes:
+    """Return the lines that begin a family."""
     words = help_text.replace("\n", "\\n")
     return f"# HELP {name} {words}\n# TYPE {name} {kind}\n".encode()
 
@@ -128,13 +113,13 @@ def block(
 _Timed = Sequence[tuple[Subject, bytes]]  # subjects with the ends of their lines
 
 
-def write_disks(page: Page, node: Subject, disks: Iterable[Disk], time: bytes) -> None:
+def write_disks(families: Families, node: Subject, disks: Iterable[Disk], time: bytes) -> None:
     """Write the node's own disks."""
     for disk in disks:
         labels = node.labels + f',device="{escape(disk.device)}"'.encode()
         for name, kind, words, value in _disk_values(disk):
             line = b"%b{%b} %b%b" % (name.encode(), labels, str(value).encode(), time)
-            page.family(name, kind, words).append(line)
+            families.family(name, kind, words).append(line)
 
 
 def _disk_values(disk: Disk) -> Iterator[tuple[str, str, str, float]]:
@@ -168,7 +153,7 @@ def _disk_values(disk: Disk) -> Iterator[tuple[str, str, str, float]]:
 
 
 def write_io(
-    page: Page, subjects: _Timed, devices: Mapping[str, str], told: AbstractSet[str]
+    families: Families, subjects: _Timed, devices: Mapping[str, str], told: AbstractSet[str]
 ) -> None:
     """Write the I/O of cgroups by device; of the devices `told` what disks do not show."""
     labels, names, values, times = [], [], [], []
@@ -191,10 +176,10 @@ def write_io(
         if told and name in _OF_DISKS:
             shown = [None if n in told else v for n, v in zip(names, column, strict=True)]
         if parts := block(name, labels, shown, times):
-            page.family(name, "counter", words).extend(parts)
+            families.family(name, "counter", words).extend(parts)
     moved = [count for pair in zip(columns[0], columns[2], strict=True) for count in pair]
     parts = block(BLKIO, both, moved, [time for time in times for _ in range(2)])
-    page.family(BLKIO, "counter", "Blkio Device bytes usage").extend(parts)
+    families.family(BLKIO, "counter", "Blkio Device bytes usage").extend(parts)
 
 
 def _device_labels(number: str, name: str) -> tuple[bytes, bytes, bytes]:
@@ -209,7 +194,7 @@ def _device_labels(number: str, name: str) -> tuple[bytes, bytes, bytes]:
     )
 
 
-def write_networks(page: Page, subjects: _Timed) -> None:
+def write_networks(families: Families, subjects: _Timed) -> None:
     labels, values, times = [], [], []
     for subject, time in subjects:
         for interface in subject.interfaces:
@@ -219,10 +204,10 @@ def write_networks(page: Page, subjects: _Timed) -> None:
     if values:
         columns = zip(*values, strict=True)
         for name, words, column in zip(*NETWORK_FAMILIES, columns, strict=True):
-            page.family(name, "counter", words).extend(block(name, labels, column, times))
+            families.family(name, "counter", words).extend(block(name, labels, column, times))
 
 
-def write_writable(page: Page, subjects: _Timed, whole: Filesystem | None) -> None:
+def write_writable(families: Families, subjects: _Timed, whole: Filesystem | None) -> None:
     """Write the writable layers of containers; `whole` is the file system that holds them."""
     own = [(s, time, s.writable) for s, time in subjects if s.writable is not None]
     device = f',device="{whole.device if whole else ""}"}} '.encode()
@@ -238,7 +223,7 @@ def write_writable(page: Page, subjects: _Timed, whole: Filesystem | None) -> No
         ("container_fs_inodes_free", FS_INODES_FREE, [limits[2]] * len(own)),
     ):
         if parts := block(name, labels, values, times):
-            page.family(name, "gauge", words).extend(parts)
+            families.family(name, "gauge", words).extend(parts)
 
 
 def _network_values(interface: Interface) -> tuple[int, ...]:

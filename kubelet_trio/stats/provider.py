@@ -113,8 +113,8 @@ class StatsProvider:
         """Return the page of `/metrics/resource`."""
         return resource_text(await self.snapshot("cpu"))
 
-    async def cadvisor(self) -> bytes:
-        """Return the page of `/metrics/cadvisor`.
+    async def cadvisor(self) -> Iterable[bytes]:
+        """Return the page of `/metrics/cadvisor`, in pieces that are made as they are taken.
 
         With `from_runtime` the machine's families, and the runtime's own metrics of pods.
         """
@@ -123,7 +123,7 @@ class StatsProvider:
         snapshot = await self.snapshot("metrics")
         return cadvisor_page(snapshot, self.settings.machine)
 
-    async def _runtime_page(self) -> bytes:
+    async def _runtime_page(self) -> Iterable[bytes]:
         from kubelet_trio.stats.cri_metrics import write_runtime_metrics
 
         page = Exposition()
@@ -140,7 +140,7 @@ class StatsProvider:
                 write_runtime_metrics(page, descriptors, metrics)
                 error = 0
         page.add("container_scrape_error", "gauge", SCRAPE_ERROR, error)
-        return page.text().encode()
+        return (page.text().encode(),)
 
     async def snapshot(self, kind: str) -> Snapshot:
         """Return a snapshot of the running pods that is at most a second old.
@@ -197,7 +197,7 @@ class StatsProvider:
         reported = {
             own: runtime_usage(one, now) for own, one in stats.items() if snapshot.lacks(own)
         }
-        disk = DiskReading() if kind == "cpu" else await self._disk(pods, stats, now)
+        disk = DiskReading() if kind == "cpu" else await self._disk(kind, pods, stats, now)
         return replace(snapshot, reported=reported, disk=disk)
 
     def _read(
@@ -237,7 +237,11 @@ class StatsProvider:
         return []
 
     async def _disk(
-        self, pods: tuple[PodSubject, ...], stats: Mapping[str, v1.ContainerStats], now: float
+        self,
+        kind: str,
+        pods: tuple[PodSubject, ...],
+        stats: Mapping[str, v1.ContainerStats],
+        now: float,
     ) -> DiskReading:
         images = containers = None
         with trio.move_on_after(_RUNTIME_LIMIT):
@@ -248,13 +252,15 @@ class StatsProvider:
             else:
                 images = await self._image_fs(info.image_filesystems, now)
                 containers = await self._image_fs(info.container_filesystems, now)
-        own = await self.offload(_read_disk, self.settings.root_dir, pods, now)
+        # Only the summary shows logs, hosts files and volumes.
+        measured = pods if kind == "all" else ()
+        own = await self.offload(_read_disk, self.settings.root_dir, measured, now)
         return replace(
             own,
             images=images or own.node,
             containers=containers or images or own.node,
             writable={i: w for i, s in stats.items() if (w := writable_layer(s, now))},
-            volumes=await self.volumes.usage(pods) if self.volumes is not None else {},
+            volumes=await self.volumes.usage(measured) if self.volumes and measured else {},
         )
 
     async def _image_fs(

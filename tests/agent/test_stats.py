@@ -20,13 +20,18 @@ from kubelet_trio.agent.pages import stats_pages
 from kubelet_trio.agent.stats import AgentStats
 from kubelet_trio.model import pod_uid
 from kubelet_trio.objects import ApiObject
-from kubelet_trio.server import Request
+from kubelet_trio.server import Request, Response
 from kubelet_trio.stats import Filesystem
 from tests.agent.node import Node, make_pod, ready
 
 
 def is_ready(pod: Pod | None) -> bool:
     return pod is not None and pod.status is not None and ready(pod.status)
+
+
+def has_restarted(pod: Pod) -> bool:
+    assert pod.status is not None
+    return ready(pod.status) and (pod.status.containerStatuses or [])[0].restartCount == 1
 
 
 async def test_the_summary_tells_of_what_runs(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -41,6 +46,24 @@ async def test_the_summary_tells_of_what_runs(tmp_path: Path, autojump_clock: Mo
     assert [c["name"] for c in found["containers"]] == ["web"]
     assert found["containers"][0]["logs"]["inodesUsed"] == 2  # the directory and its log
     assert answer["node"]["nodeName"] == "node"
+
+
+async def test_a_pod_that_has_not_changed_is_the_same_subject(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    node, pod = Node(tmp_path), make_pod()
+    async with node.running(pod) as agent:
+        with trio.fail_after(60):
+            await agent.pods.wait_value(lambda pods: is_ready(pods.get(pod_uid(pod))))
+        (before,) = agent.stats.subjects.now()
+        assert agent.stats.subjects.now()[0] is before
+        (container,) = node.runtime.alive()
+        node.runtime.kill(container.id)
+        with trio.fail_after(60):
+            await agent.pods.wait_value(lambda pods: has_restarted(pods[pod_uid(pod)]))
+        (after,) = agent.stats.subjects.now()
+        assert [c.id for c in after.containers] == [c.id for c in node.runtime.alive()]
+        assert after.containers != before.containers
 
 
 async def test_logs_are_rotated_while_pods_run(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -83,13 +106,25 @@ async def test_the_page_of_the_summary(
     assert ("fs" not in msgspec.json.decode(response.body)["node"]) is is_short
 
 
+async def whole(response: Response) -> bytes:
+    body = bytearray(response.body)
+
+    async def send(data: bytes) -> None:
+        await trio.lowlevel.checkpoint()
+        body.extend(data)
+
+    if response.stream is not None:
+        await response.stream(send)
+    return bytes(body)
+
+
 async def test_every_page_answers(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with Node(tmp_path).running() as agent:
         for path, page in stats_pages(agent.stats, agent.metrics).items():
             response = await page(Request("GET", path))
             assert response.status == 200
             # Nothing has been probed, and no health been asked for.
-            assert response.body or path in ("/metrics/probes", "/metrics/slis")
+            assert await whole(response) or path in ("/metrics/probes", "/metrics/slis")
 
 
 async def test_a_claims_use_is_told_though_its_volume_has_another_name_on_disk(

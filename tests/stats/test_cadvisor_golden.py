@@ -103,7 +103,10 @@ def test_the_page_is_what_it_was(
 ) -> None:
     _, snapshot = golden_host(write, tmp_path, pod, container)
     machine = MachineInfo(cores=4, kernel="6.1")
-    assert cadvisor_page(snapshot, machine) == (GOLDEN / f"cadvisor-{version}.txt").read_bytes()
+    assert (
+        b"".join(cadvisor_page(snapshot, machine))
+        == (GOLDEN / f"cadvisor-{version}.txt").read_bytes()
+    )
 
 
 def test_a_page_of_nothing_but_the_node(tmp_path: Path) -> None:
@@ -112,7 +115,7 @@ def test_a_page_of_nothing_but_the_node(tmp_path: Path) -> None:
     empty = Snapshot(
         "node", "", replace(reading, cgroups={}), (), find_places((), (), lambda _: None)
     )
-    page = cadvisor_page(empty, MachineInfo()).decode()
+    page = b"".join(cadvisor_page(empty, MachineInfo())).decode()
     assert 'container_last_seen{container="",id="/",' in page
     assert page.endswith("container_scrape_error 0\n")
 

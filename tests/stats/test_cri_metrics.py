@@ -91,7 +91,7 @@ async def test_the_page_has_the_machine_and_what_the_runtime_says(
 ) -> None:
     runtime = FakeRuntime()
     runtime.metrics = (DESCRIBED, PODS)
-    shown = read((await provider(tmp_path, runtime).cadvisor()).decode())
+    shown = read(b"".join(await provider(tmp_path, runtime).cadvisor()).decode())
     assert shown["container_odd_total"][1] == 7
     assert shown["machine_memory_bytes"][1] > 0
     assert shown["container_scrape_error"][1] == 0
@@ -103,6 +103,6 @@ async def test_a_runtime_without_metrics_is_told_of(
 ) -> None:
     runtime = FakeRuntime()
     with trio.fail_after(60):
-        shown = read((await provider(tmp_path, runtime).cadvisor()).decode())
+        shown = read(b"".join(await provider(tmp_path, runtime).cadvisor()).decode())
     assert shown["container_scrape_error"][1] == 1
     assert shown["machine_memory_bytes"][1] > 0

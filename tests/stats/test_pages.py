@@ -245,7 +245,7 @@ def of(page: dict[str, list[Sample]], name: str, **labels: str) -> list[Sample]:
 
 
 def test_metrics_cadvisor(snapshot: Snapshot) -> None:
-    page = samples(cadvisor_page(snapshot, MachineInfo(cores=2)).decode())
+    page = samples(b"".join(cadvisor_page(snapshot, MachineInfo(cores=2))).decode())
     path = snapshot.places.containers[ID]
     labels = {
         "container": "web",
@@ -283,12 +283,12 @@ def test_metrics_cadvisor(snapshot: Snapshot) -> None:
 
 
 def test_every_sample_of_a_family_has_the_same_labels(snapshot: Snapshot) -> None:
-    for name, found in samples(cadvisor_page(snapshot, MachineInfo()).decode()).items():
+    for name, found in samples(b"".join(cadvisor_page(snapshot, MachineInfo())).decode()).items():
         assert len({frozenset(s.labels) for s in found}) == 1, name
 
 
 def test_no_sample_is_there_twice(snapshot: Snapshot) -> None:
-    page = samples(cadvisor_page(snapshot, MachineInfo()).decode())
+    page = samples(b"".join(cadvisor_page(snapshot, MachineInfo())).decode())
     keys = [(s.name, tuple(sorted(s.labels.items()))) for found in page.values() for s in found]
     assert len(keys) == len(set(keys))
 
@@ -305,7 +305,7 @@ PRESSURE_NAMES = frozenset(
 
 
 def test_the_names_are_cadvisors(snapshot: Snapshot) -> None:
-    lines = cadvisor_page(snapshot, MachineInfo()).decode().splitlines()
+    lines = b"".join(cadvisor_page(snapshot, MachineInfo())).decode().splitlines()
     names = {line.split()[2] for line in lines if line.startswith("# TYPE")}
     assert names == CADVISOR_NAMES | PRESSURE_NAMES
 
@@ -314,14 +314,14 @@ def test_every_family_of_a_go_kubelet_is_there_with_its_labels(snapshot: Snapsho
     file = Path(__file__).parents[1] / "golden/data/metrics.json"
     recorded = json.loads(file.read_text())["metrics_cadvisor"]
     labels: dict[str, list[str]] = {}
-    for line in cadvisor_page(snapshot, MachineInfo()).decode().splitlines():
+    for line in b"".join(cadvisor_page(snapshot, MachineInfo())).decode().splitlines():
         name, _, rest = line.partition("{")
         labels[name.partition(" ")[0]] = sorted(re.findall(r'(\w+)="', rest))
     assert {name: labels[name] for name in recorded} == recorded
 
 
 def test_the_nodes_own_disks(snapshot: Snapshot) -> None:
-    page = samples(cadvisor_page(snapshot, MachineInfo()).decode())
+    page = samples(b"".join(cadvisor_page(snapshot, MachineInfo())).decode())
     own = {"id": "/", "device": "/dev/sda1"}
     for name, value in (
         ("reads_total", 90),
@@ -342,7 +342,7 @@ def test_the_nodes_own_disks(snapshot: Snapshot) -> None:
 
 
 def test_the_states_of_a_containers_processes(snapshot: Snapshot) -> None:
-    page = samples(cadvisor_page(snapshot, MachineInfo()).decode())
+    page = samples(b"".join(cadvisor_page(snapshot, MachineInfo())).decode())
     states = of(page, "container_tasks_state", container="web")
     assert {s.labels["state"]: s.value for s in states} == {
         "sleeping": 1,

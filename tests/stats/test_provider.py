@@ -272,6 +272,19 @@ async def test_volumes_are_measured_once_a_period(world: World, autojump_clock: 
         nursery.cancel_scope.cancel()
 
 
+async def test_a_scrape_measures_no_volumes(world: World, autojump_clock: MockClock) -> None:
+    volume = world.root / "pods" / UID / "volumes" / "kubernetes.io~empty-dir" / "scratch"
+    async with trio.open_nursery() as nursery:
+        await nursery.start(world.volumes.run)
+        await world.provider.cadvisor()
+        (volume / "file").write_bytes(b"x" * 100_000)
+        await trio.sleep(2)
+        answer = msgspec.json.decode(await world.provider.summary())
+        # It is the first to ask for them: a measurement would be believed for a minute.
+        assert answer["pods"][0]["volume"][0]["usedBytes"] >= 100_000
+        nursery.cancel_scope.cancel()
+
+
 async def test_the_pages(world: World, autojump_clock: MockClock) -> None:
     assert 'container="web"' in await world.provider.resource()
-    assert b'pod="web-0"' in await world.provider.cadvisor()
+    assert b'pod="web-0"' in b"".join(await world.provider.cadvisor())

@@ -46,7 +46,7 @@ def page(host: Host, files: CgroupFiles | None) -> str:
         host, ["/kubepods", "/kubepods.slice"], everything=True, now=NOW, files=files
     )
     snapshot = Snapshot("node", "", reading, (), find_places((), (), lambda _: None))
-    lines = cadvisor_page(snapshot, MachineInfo()).decode().splitlines()
+    lines = b"".join(cadvisor_page(snapshot, MachineInfo())).decode().splitlines()
     # The space on disks is that of this machine, where others write.
     return "\n".join(line for line in lines if 'device="/dev/sda1"' not in line)
 
