@@ -16,6 +16,7 @@ MIN_MILLI_CPU_LIMIT = 10  # what MIN_QUOTA is with the default period of 100 ms
 UNLIMITED = -1
 # The Go kubelet's value for the QoS classes (qos_container_manager_linux.go): no real limit.
 UNBOUNDED_HUGEPAGES = 1 << 62
+_RESERVED = ".rsvd."  # in the names of files that limit reservations of huge pages
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,11 @@ class Setting(NamedTuple):
     controller: str
     file: str
     value: str
+
+    @property
+    def is_optional(self) -> bool:
+        """Whether a kernel with the controller may lack the file, as those before 5.7 do."""
+        return _RESERVED in self.file
 
 
 def milli_cpu_to_shares(milli_cpu: int) -> int:
@@ -108,7 +114,7 @@ def _settings_v1(limits: CgroupLimits) -> list[Setting]:
     if limits.pids is not None:
         found.append(Setting("pids", "pids.max", _or_max(limits.pids)))
     for size, amount in limits.hugepages.items():
-        found.append(Setting("hugetlb", f"hugetlb.{size}.limit_in_bytes", str(amount)))
+        found += _huge_pages(size, "limit_in_bytes", amount)
     return found
 
 
@@ -126,10 +132,16 @@ def _settings_v2(limits: CgroupLimits) -> list[Setting]:
     if limits.pids is not None:
         found.append(Setting("pids", "pids.max", _or_max(limits.pids)))
     for size, amount in limits.hugepages.items():
-        found.append(Setting("hugetlb", f"hugetlb.{size}.max", str(amount)))
+        found += _huge_pages(size, "max", amount)
     for file, value in limits.unified.items():
         found.append(Setting(file.partition(".")[0], file, value))
     return found
+
+
+def _huge_pages(size: str, limit: str, amount: int) -> list[Setting]:
+    # Reservations too: mmap fails at the limit, where a fault would end the process with SIGBUS.
+    files = (f"hugetlb.{size}.{limit}", f"hugetlb.{size}{_RESERVED}{limit}")
+    return [Setting("hugetlb", file, str(amount)) for file in files]
 
 
 def _quota(quota: int) -> int:

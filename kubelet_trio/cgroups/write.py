@@ -151,7 +151,8 @@ def write_settings(host: CgroupHost, path: str, settings: Iterable[Setting]) -> 
             write_file(file, setting.value)
         except FileNotFoundError:
             if directory.is_dir():
-                missing.add(setting.controller)
+                if not setting.is_optional:
+                    missing.add(setting.controller)
             else:
                 failures.append(f"cgroup {directory} is gone")
         except OSError as exc:

@@ -81,6 +81,7 @@ from kubelet_trio.containers.resources.cgroups import (
     node_cgroup_limits,
     pod_cgroup_limits,
     qos_cgroup_limits,
+    unreserved_memory,
 )
 from kubelet_trio.containers.resources.container import (
     may_swap,
@@ -188,6 +189,7 @@ __all__ = [
     "sub_path",
     "total_quantities",
     "unlink_logs",
+    "unreserved_memory",
     "update_resources",
     "update_sandbox_resources",
     "with_allocated",

@@ -150,15 +150,10 @@ class GuardedRuntime:
         call = partial(self._runtime.run_pod_sandbox, config, runtime_handler)
         uid = config.metadata.uid if config.metadata is not None else ""
         began, labels = trio.current_time(), (runtime_handler,)
-        has_users = _has_user_namespace(config)
-        if has_users:
-            self._meter.count("kubelet_started_user_namespaced_pods_total")
         try:
             return await self._change("run_podsandbox", uid, call)
         except RuntimeCallError:
             self._meter.count("kubelet_run_podsandbox_errors_total", labels)
-            if has_users:
-                self._meter.count("kubelet_started_user_namespaced_pods_errors_total")
             raise
         finally:
             took = trio.current_time() - began
@@ -362,11 +357,3 @@ class GuardedRuntime:
 def _about_call(operation: str) -> Attributes:
     service, _, method = _SPANS[operation].partition("/")
     return {"rpc.service": service, "rpc.method": method}
-
-
-def _has_user_namespace(config: v1.PodSandboxConfig) -> bool:
-    security = config.linux.security_context if config.linux is not None else None
-    options = security.namespace_options if security is not None else None
-    users = options.userns_options if options is not None else None
-    # The default of this field is POD, so a message without it means the node's namespace.
-    return users is not None and users.mode == v1.NamespaceMode.POD

@@ -16,7 +16,13 @@ from pathlib import Path
 from lightkube.models.core_v1 import EmptyDirVolumeSource, Pod
 
 from kubelet_trio.containers import make_directories, pod_memory_limit
-from kubelet_trio.model import in_user_namespace, parse_quantity, pod_containers, to_units
+from kubelet_trio.model import (
+    in_user_namespace,
+    parse_quantity,
+    pod_containers,
+    to_units,
+)
+from kubelet_trio.model import spec as pod_spec
 from kubelet_trio.volumes.layout import EMPTY_DIR, MARKER, ready_file, volume_dir
 from kubelet_trio.volumes.mounter import Mounter
 from kubelet_trio.volumes.ownership import own_volume
@@ -125,14 +131,14 @@ def tmpfs_size(pod: Pod, source: EmptyDirVolumeSource, memory_allocatable: int) 
 def page_size(pod: Pod, medium: str) -> int:
     """Return the page size in bytes for the medium `HugePages` or `HugePages-2Mi`.
 
-    The plain medium means the only size that the pod's containers request. Raises ValueError.
+    The plain medium means the only size that the pod or its containers request. Raises ValueError.
     """
     wanted = medium.removeprefix(_HUGE_PAGES).removeprefix("-")
     asked = {
         name.removeprefix(_HUGE_PAGE_RESOURCE)
-        for container in pod_containers(pod)
-        if container.spec.resources is not None
-        for amounts in (container.spec.resources.requests, container.spec.resources.limits)
+        for resources in (pod_spec(pod).resources, *(c.spec.resources for c in pod_containers(pod)))
+        if resources is not None
+        for amounts in (resources.requests, resources.limits)
         for name in amounts or ()
         if name.startswith(_HUGE_PAGE_RESOURCE)
     }

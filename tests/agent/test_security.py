@@ -10,7 +10,9 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.models.node_v1 import Overhead, RuntimeClass
 from trio.testing import MockClock
 
+from kubelet_trio.agent import Agent
 from kubelet_trio.cri import v1
+from kubelet_trio.testing import FaultKind
 from tests.agent.node import Node, make_pod, ready
 
 
@@ -22,6 +24,13 @@ def node(tmp_path: Path) -> Node:
 def message(node: Node, reason: str) -> str:
     assert node.agent is not None
     return next(e.message or "" for e in node.agent.events.events() if e.reason == reason)
+
+
+async def users_counted(agent: Agent) -> tuple[int, int]:
+    """Return the pods with users of their own that were started, and those that failed."""
+    page = dict(line.rsplit(" ", 1) for line in (await agent.metrics.page()).splitlines())
+    name = "kubelet_started_user_namespaced_pods"
+    return int(float(page[f"{name}_total"])), int(float(page.get(f"{name}_errors_total", "0")))
 
 
 @pytest.mark.parametrize(
@@ -93,6 +102,39 @@ async def test_users_of_its_own_stay_the_same_over_a_restart(
     async with node.running():
         await trio.sleep(60)
         assert node.leftovers() == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "started", "failed"),
+    [
+        (None, 1, 0),
+        ("RunPodSandbox", 2, 1),  # it is created again
+        # What fails after the sandbox counts for the round that made the sandbox, and only for it.
+        ("CreateContainer", 1, 1),
+        ("StartContainer", 1, 1),
+    ],
+)
+async def test_pods_with_users_of_their_own_are_counted_and_those_that_do_not_start(
+    node: Node, autojump_clock: MockClock, fault: str | None, started: int, failed: int
+) -> None:
+    node.runtime.handler_features[""] = v1.RuntimeHandlerFeatures(user_namespaces=True)
+    pods = make_pod("plain"), make_pod("own", spec=["hostUsers: false"])
+    async with node.running(pods[0]) as agent:
+        await trio.sleep(5)
+        if fault is not None:
+            node.runtime.faults.add(FaultKind.ERROR, fault)
+        node.feed.put(*pods)
+        await trio.sleep(120)
+        assert all(ready(node.status(pod)) for pod in pods)
+        assert await users_counted(agent) == (started, failed)
+
+
+async def test_a_pod_whose_users_the_runtime_cannot_give_is_counted_as_failed(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    async with node.running(make_pod(spec=["hostUsers: false"])) as agent:
+        await trio.sleep(0.5)
+        assert await users_counted(agent) == (1, 1)
 
 
 async def test_a_runtime_class_gives_handler_and_overhead(

@@ -15,6 +15,7 @@ from kubelet_trio.cgroups import (
     CgroupLimits,
     CgroupsDeniedError,
     CgroupTree,
+    Written,
     cgroup_host,
 )
 from kubelet_trio.model import PodUid, inline_offload, thread_offload
@@ -36,7 +37,18 @@ async def test_limits_are_written_to_a_cgroup_of_version_2(tmp_path: Path) -> No
         "memory.max": "67108864",
         "pids.max": "500",
         "hugetlb.2MB.max": "0",
+        "hugetlb.2MB.rsvd.max": "0",
     }
+
+
+async def test_a_kernel_without_limits_of_reserved_huge_pages_is_no_trouble(tmp_path: Path) -> None:
+    host = record(tmp_path, "kubepods/burstable/pod5ba8")
+    here = tmp_path / "kubepods/burstable/pod5ba8"
+    (here / "hugetlb.2MB.rsvd.max").unlink()
+    written = await CgroupTree(host, "cgroupfs", inline_offload).apply(POD, LIMITS)
+    assert written == Written()
+    assert (here / "hugetlb.2MB.max").read_text() == "0"
+    assert not (here / "hugetlb.2MB.rsvd.max").exists()
 
 
 async def test_every_level_hands_its_controllers_down(tmp_path: Path) -> None:

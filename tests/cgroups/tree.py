@@ -28,6 +28,8 @@ FILES = {
     "pids.max": "max",
     "hugetlb.2MB.max": "max",
     "hugetlb.1GB.max": "max",
+    "hugetlb.2MB.rsvd.max": "max",
+    "hugetlb.1GB.rsvd.max": "max",
 }
 ROOT_FILES = {
     "cgroup.procs": "1\n",
@@ -53,7 +55,8 @@ def record(root: Path, *cgroups: str) -> CgroupHost:
 def changed(root: Path, cgroup: str) -> dict[str, str]:
     """Return the files of a cgroup that are not as recorded."""
     here = root / cgroup.strip("/")
-    return {n: text for n in FILES if (text := (here / n).read_text()) != FILES[n]}
+    there = (name for name in FILES if (here / name).exists())
+    return {n: text for n in there if (text := (here / n).read_text()) != FILES[n]}
 
 
 def _fill(directory: Path, files: dict[str, str]) -> None:

@@ -411,6 +411,19 @@ async def test_huge_pages_are_a_hugetlbfs(
     assert mounter.mounts() == []
 
 
+@pytest.mark.parametrize("medium", ["HugePages", "HugePages-2Mi"])
+async def test_the_pod_may_request_the_huge_pages_itself(
+    volumes: VolumeManager, mounter: FakeMounter, medium: str
+) -> None:
+    of_pod = pod(empty_dir(medium=medium))
+    assert of_pod.spec is not None
+    of_all = ResourceRequirements(limits={"hugepages-2Mi": "4Mi"})
+    await volumes.mount(replace(of_pod, spec=replace(of_pod.spec, resources=of_all)))
+    (mounted,) = mounter.mounts()
+    assert mounted.super_options[-1] == "pagesize=2097152"
+    await volumes.unmount(UID)
+
+
 @pytest.mark.parametrize(
     ("medium", "sizes", "message"),
     [

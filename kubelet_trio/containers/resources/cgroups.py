@@ -142,6 +142,16 @@ def reserved_memory(qos: QosClass, request: int, node: NodeSettings) -> dict[str
     }
 
 
+def unreserved_memory(node: NodeSettings) -> dict[str, str]:
+    """Return the files that give back what an earlier configuration has reserved above pods.
+
+    Nothing reserved above a pod means that nothing is reserved in it, whatever its own files say.
+    """
+    if node.memory_qos or node.cgroup_version != 2:
+        return {}
+    return {MEMORY_MIN: "0", MEMORY_LOW: "0"}
+
+
 def _min_of(request: int, node: NodeSettings) -> dict[str, str]:
     return reserved_memory("Guaranteed", request, node)
 

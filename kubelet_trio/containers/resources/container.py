@@ -15,6 +15,7 @@ from lightkube.models.core_v1 import Container, Pod, ResourceRequirements
 from kubelet_trio.cgroups import milli_cpu_to_quota, milli_cpu_to_shares
 from kubelet_trio.containers.node import NodeSettings
 from kubelet_trio.containers.resources.amounts import (
+    HUGEPAGES,
     amounts,
     container_amounts,
     declares_limit,
@@ -67,10 +68,10 @@ def container_resources(
     """Return the settings of a container's own cgroup. Raises ValueError."""
     own = container.spec.resources or ResourceRequirements()
     requests, limits = amounts(own.requests), amounts(own.limits)
-    pod_limits = pod_level(pod, "limits")
-    for name in ("cpu", "memory"):
-        if not limits.get(name) and name in pod_limits:
-            limits[name] = pod_limits[name]
+    for name, amount in pod_level(pod, "limits").items():
+        # A limit of no huge pages is one; of CPU and memory, zero means none.
+        if not limits.get(name) and not (name in limits and name.startswith(HUGEPAGES)):
+            limits[name] = amount
     resources = _linux_resources(requests, limits, node)
     resources.oom_score_adj = oom_score_adj(pod, container, node.memory_capacity)
     resources.hugepage_limits = hugepage_limits(limits, node.hugepage_sizes)

@@ -44,6 +44,7 @@ from kubelet_trio.containers import (
     pod_cgroup_limits,
     pod_qos,
     qos_cgroup_limits,
+    unreserved_memory,
     without_quota,
 )
 from kubelet_trio.model import (
@@ -313,10 +314,16 @@ class NodeCgroups:
             written.failures,
         )
         if self._rooted != node.cgroup_driver:
-            for qos, class_limits in qos_cgroup_limits((), node).items():
-                if qos != "Guaranteed":
-                    await self._tree().apply(qos_cgroup(qos, root), class_limits)
+            await self._make_classes(node, root)
             self._rooted = node.cgroup_driver
+
+    async def _make_classes(self, node: NodeSettings, root: CgroupName) -> None:
+        # What the MemoryQoS gate has reserved is taken back once, at the start, as upstream does.
+        unreserved = unreserved_memory(node)
+        for qos, limits in qos_cgroup_limits((), node).items():
+            if qos != "Guaranteed" or unreserved:
+                limits = replace(limits, unified={**limits.unified, **unreserved})
+                await self._tree().apply(qos_cgroup(qos, root), limits)
 
     async def _apply(self, by: str, name: CgroupName, limits: CgroupLimits) -> Written:
         """Limit a level above pods, unless it has these limits since the last rewrite of all."""

@@ -36,6 +36,7 @@ from kubelet_trio.pods.steps.progress import Progress
 from kubelet_trio.pods.steps.resize import OnActuated, PodResizing
 from kubelet_trio.pods.steps.sandbox import (
     RunningSandbox,
+    count_users,
     create_sandbox,
     sandbox_spec,
 )
@@ -114,6 +115,8 @@ class PodExecutor:
         await run_alongside(
             start, [partial(self._show_sandbox, pod, plan)] if made else [], _START_ERRORS
         )
+        if made is not None and failed:
+            count_users(self._services, pod, failed=True)
         if trouble is not None:
             raise ResizeFailedError(trouble, failed)
         return failed

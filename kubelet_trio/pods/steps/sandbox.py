@@ -98,6 +98,17 @@ async def _handler(services: PodServices, pod: Pod) -> str:
     return found.handler
 
 
+def count_users(services: PodServices, pod: Pod, *, failed: bool = False) -> None:
+    """Count a pod that is started with a user namespace of its own, or that this failed.
+
+    Not the sandbox alone: a failure of any of the containers that are started with it counts too,
+    once (SyncPod of pkg/kubelet/kuberuntime).
+    """
+    if spec(pod).hostUsers is False:
+        which = "errors_total" if failed else "total"
+        services.meter.count(f"kubelet_started_user_namespaced_pods_{which}")
+
+
 async def create_sandbox(
     services: PodServices,
     pod: Pod,
@@ -147,11 +158,15 @@ async def _create_sandbox(
     except OSError as exc:
         raise StepError("Failed", f"error making pod data directories: {exc}") from exc
     except (RuntimeCallError, SandboxConfigError) as exc:
+        count_users(services, pod)
+        count_users(services, pod, failed=True)
         cause = exc.go_text if isinstance(exc, RuntimeCallError) else exc
         raise StepError("FailedCreatePodSandBox", f"Failed to create pod sandbox: {cause}") from exc
+    count_users(services, pod)
     try:
         await services.observer.refresh(pod_uid(pod), sandboxes=[sandbox.id])
     except RuntimeCallError as exc:
+        count_users(services, pod, failed=True)
         text = f"Unable to get pod sandbox status: {exc.go_text}"
         raise StepError("FailedPodSandBoxStatus", text) from exc
     return sandbox

@@ -143,6 +143,25 @@ def test_every_page_size_of_the_node_has_a_limit() -> None:
     assert [(h.page_size, h.limit) for h in limits] == [("2MB", 100 << 20), ("1GB", 0)]
 
 
+@pytest.mark.parametrize(
+    ("own_limits", "expected"),
+    [
+        ({}, [("2MB", 6 << 20), ("1GB", 0)]),
+        ({"hugepages-2Mi": "4Mi"}, [("2MB", 4 << 20), ("1GB", 0)]),
+        ({"hugepages-1Gi": "1Gi"}, [("2MB", 6 << 20), ("1GB", GIB)]),
+        ({"hugepages-2Mi": "0"}, [("2MB", 0), ("1GB", 0)]),
+    ],
+)
+def test_a_container_without_a_limit_of_huge_pages_has_the_pods(
+    own_limits: dict[str, str], expected: list[tuple[str, int]]
+) -> None:
+    spec = sized(limits=own_limits)
+    of_pod = pod(spec, resources=own(None, {"memory": "1Gi", "hugepages-2Mi": "6Mi"}))
+    node = replace(NODE, hugepage_sizes=("2MB", "1GB"))
+    limits = container_resources(of_pod, main(spec), node).hugepage_limits
+    assert [(h.page_size, h.limit) for h in limits] == expected
+
+
 def test_swap_is_forbidden_where_it_can_be() -> None:
     spec = sized(limits={"memory": "1Gi"})
     two = container_resources(pod(spec), main(spec), replace(NODE, swap_controller=True))

@@ -59,6 +59,7 @@ def make_pod(uid: str, cpu: str = "", phase: str = "Running") -> Pod:
 def over(before: CgroupLimits, limits: CgroupLimits) -> CgroupLimits:
     """Return the limits of a cgroup after a write: a limit that is None is not written."""
     given = {f.name: getattr(limits, f.name) for f in fields(limits)}
+    given["unified"] = {**before.unified, **limits.unified}
     return replace(before, **{name: value for name, value in given.items() if value is not None})
 
 
@@ -83,7 +84,7 @@ class FakeTree:
         if name[:-1] and name[:-1] not in self.there:
             raise AssertionError(f"{name} is made before what it is in")
         self.writes.append(name)
-        self.there[name] = limits
+        self.there[name] = over(self.there.get(name, CgroupLimits()), limits)
         return self._written(name, limits)
 
     async def limit(self, path: str, limits: CgroupLimits) -> Written:
@@ -153,6 +154,8 @@ class World:
         policy: CgroupPolicy | None = None,
         version: int = 2,
         settled: frozenset[PodUid] = frozenset(),
+        *,
+        memory_qos: bool = False,
     ) -> None:
         self.tree, self.events = FakeTree(), Events()
         self.pods: AsyncValue[Mapping[PodUid, Pod]] = AsyncValue({})
@@ -161,7 +164,12 @@ class World:
         self.cgroups = NodeCgroups(
             policy or CgroupPolicy(budget, pids_limit=64),
             lambda _driver: self.tree,
-            lambda: NodeSettings("node", "node", cgroup_version=version),
+            lambda: NodeSettings(
+                *("node", "node"),
+                cgroup_version=version,
+                memory_qos=memory_qos,
+                memory_reservation=memory_qos,
+            ),
             self.events,
             self.pods,
             self.runtime.wait,
@@ -208,7 +216,10 @@ async def test_a_pods_cgroup_comes_after_those_it_is_in(autojump_clock: MockCloc
     world = World()
     await world.cgroups.ensure(make_pod("u1", "500m"))
     assert list(world.tree.there) == [KUBEPODS, BURSTABLE, BEST_EFFORT, (*BURSTABLE, "podu1")]
-    assert world.tree.there[KUBEPODS] == CgroupLimits(2048, memory=4096, pids=900)
+    unreserved = {"memory.min": "0", "memory.low": "0"}
+    assert world.tree.there[KUBEPODS] == CgroupLimits(
+        2048, memory=4096, pids=900, unified=unreserved
+    )
     assert world.tree.there[*BURSTABLE, "podu1"] == CgroupLimits(512, pids=64)
     assert world.events.seen == [
         ("Normal", "NodeAllocatableEnforced", "Updated Node Allocatable limit across pods")
@@ -231,6 +242,38 @@ async def test_classes_follow_the_pods_that_are_there(autojump_clock: MockClock)
         await trio.sleep(61)
         assert world.tree.there[BURSTABLE].cpu_shares == 1024
     assert len(world.events.seen) == 1
+
+
+async def test_memory_reserved_by_an_earlier_configuration_is_given_back_above_pods(
+    autojump_clock: MockClock,
+) -> None:
+    pod = limited_pod("u1", "1", "4096")
+    before, after = World(memory_qos=True), World()
+    before.show(pod)
+    async with before.running():
+        await before.cgroups.ensure(pod)
+        await settle()
+    assert before.tree.there[KUBEPODS].unified["memory.min"] == "1"
+    assert before.tree.there[BURSTABLE].unified["memory.low"] == "1"
+    kept = before.tree.there[BURSTABLE]
+    after.tree.there = before.tree.there
+    after.show(pod)
+    async with after.running():
+        for name in (KUBEPODS, BURSTABLE):
+            assert after.tree.there[name].unified == {"memory.min": "0", "memory.low": "0"}
+        assert replace(after.tree.there[BURSTABLE], unified=kept.unified) == kept
+        # Once: what an operator sets later stays.
+        after.tree.there[KUBEPODS] = CgroupLimits(unified={"memory.min": "7"})
+        await trio.sleep(200)
+        assert after.tree.there[KUBEPODS].unified == {"memory.min": "7"}
+
+
+async def test_cgroups_version_1_has_no_memory_reserved_to_give_back(
+    autojump_clock: MockClock,
+) -> None:
+    world = World(version=1)
+    async with world.running():
+        assert not any(limits.unified for limits in world.tree.there.values())
 
 
 async def test_a_pod_that_comes_costs_the_levels_above_it_no_write(
