@@ -157,6 +157,7 @@ def agent_settings(
             taints=[Taint(t.effect, t.key, value=t.value) for t in config.register_with_taints],
             allowed_unsafe_sysctls=config.allowed_unsafe_sysctls,
             max_pods=node.allocatable["pods"] // NANO,
+            pod_level_resources=config.feature_gates.get("PodLevelResources", True),
         ),
         managers=manager_settings(config, reserved_amounts(reserved, capacity.capacity)),
         ids_per_pod=config.user_namespaces.ids_per_pod,
@@ -258,6 +259,8 @@ def _container_logs_dir(config: KubeletConfiguration) -> Path:
 
 
 def _shutdown_periods(config: KubeletConfiguration) -> tuple[ShutdownPeriod, ...]:
+    if not config.feature_gates.get("GracefulNodeShutdown", True):
+        return ()
     return shutdown_periods(
         config.shutdown_grace_period,
         config.shutdown_grace_period_critical_pods,
