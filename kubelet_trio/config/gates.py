@@ -178,8 +178,8 @@ EITHER = WITHOUT_EFFECT | {
     "KubeletPodResourcesDynamicResources", "KubeletPodResourcesListUseActivePods",
     "KubeletRegistrationGetOnExistsOnly", "LoggingAlphaOptions", "MemoryQoS",
     "PodAndContainerStatsFromCRI", "PodCertificateRequest", "PodLevelResources",
-    "PodLogsQuerySplitStreams", "PodsAPI", "QOSReserved", "ResourceHealthStatus",
-    "ResourceHealthStatusMessage", "SELinuxMount",
+    "PodLogsQuerySplitStreams", "PodsAPI", "QOSReserved", "ReduceDefaultCrashLoopBackOffDecay",
+    "ResourceHealthStatus", "ResourceHealthStatusMessage", "SELinuxMount",
 }  # fmt: skip
 
 

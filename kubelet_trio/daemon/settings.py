@@ -58,6 +58,8 @@ from kubelet_trio.pods import BackOffPolicy, CgroupPolicy, ReservedCgroup
 from kubelet_trio.server import ApiOptions
 from kubelet_trio.shutdown import ShutdownPeriod, shutdown_periods
 
+_REDUCED_BACK_OFF = 1.0  # s: reducedInitialCrashLoopBackOff
+
 
 def node_name(settings: Settings) -> str:
     """Return the node's name: `--hostname-override`, else the host's name."""
@@ -178,8 +180,11 @@ def _log_rotation(config: KubeletConfiguration) -> LogRotationPolicy:
 
 def _crash_back_off(settings: Settings) -> BackOffPolicy:
     config, flags = settings.config, settings.flags
+    base: float = flags.crash_loop_backoff_base
+    if config.feature_gates.get("ReduceDefaultCrashLoopBackOffDecay", False):
+        base = min(base, _REDUCED_BACK_OFF)
     return BackOffPolicy(
-        base=flags.crash_loop_backoff_base,
+        base=base,
         cap=config.crash_loop_back_off.max_container_restart_period,
         spare_clean_exits=flags.crash_loop_backoff_exempt_clean_exits,
     )

@@ -8,6 +8,7 @@ from kubelet_trio.agent import AgentSettings
 from kubelet_trio.config.load import load_settings
 from kubelet_trio.daemon import build_agent
 from kubelet_trio.managers import ManagerSettings
+from kubelet_trio.pods import BackOffPolicy
 from kubelet_trio.shutdown import ShutdownPeriod
 
 
@@ -63,3 +64,9 @@ def test_gates_of_shutdown_and_resources_of_pods_may_be_off(tmp_path: Path) -> N
     found = agent(f"--config={file}", off)
     assert found.shutdown == ()
     assert len(found.admission.checks) == 1
+
+
+def test_back_offs_begin_with_a_second_if_the_gate_asks_for_it() -> None:
+    assert agent().crash_back_off == BackOffPolicy(base=10, cap=300)
+    reduced = agent("--feature-gates=ReduceDefaultCrashLoopBackOffDecay=true").crash_back_off
+    assert reduced == BackOffPolicy(base=1, cap=300)  # the longest is the configuration's
