@@ -10,7 +10,7 @@ from pathlib import Path
 from lightkube.models.core_v1 import Node, Pod, Taint
 from trio_util import AsyncValue
 
-from kubelet_trio.containers import NodeSettings
+from kubelet_trio.containers import NodeSettings, pod_level
 from kubelet_trio.cri import RuntimeState
 from kubelet_trio.managers import ManagerSettings
 from kubelet_trio.model import is_static, spec
@@ -71,8 +71,18 @@ def admission_settings(
     taints: Sequence[Taint] = (),
     allowed_unsafe_sysctls: Sequence[str] = (),
     max_pods: int = 110,
+    pod_level_resources: bool = True,
 ) -> AdmissionSettings:
-    """Return the settings of this machine. Blocks. Raises ValueError for an invalid sysctl."""
+    """Return the settings of this machine. Blocks. Raises ValueError for an invalid sysctl.
+
+    Args:
+        node_name: the node's name.
+        labels: the node's.
+        taints: the node's.
+        allowed_unsafe_sysctls: names, or beginnings of names and `*`.
+        max_pods: most pods of the node.
+        pod_level_resources: the gate PodLevelResources.
+    """
     arch = os.uname().machine
     return AdmissionSettings(
         marks=NodeMarks(
@@ -86,6 +96,7 @@ def admission_settings(
         ),
         sysctls=sysctl_rules(allowed_unsafe_sysctls, kernel_version(os.uname().release)),
         no_apparmor=apparmor_problem(),
+        checks=() if pod_level_resources else (no_resources_of_its_own,),
         max_pods=max_pods,
     )
 
@@ -97,6 +108,14 @@ def apparmor_problem(enabled: Path = _APPARMOR, file_system: Path = _APPARMOR_FS
     except OSError:
         is_on = False
     return "" if is_on else "AppArmor is not enabled on the host"
+
+
+def no_resources_of_its_own(pod: Pod, _others: Sequence[Pod]) -> Rejected | None:
+    """Reject a pod with resources for all its containers together."""
+    # Source: isPodLevelResourcesSupported in pkg/kubelet/lifecycle.
+    if not pod_level(pod, "requests") and not pod_level(pod, "limits"):
+        return None
+    return Rejected("PodLevelResourcesNotSupported", "PodLevelResources feature gate is disabled")
 
 
 def marks_of(node: Node) -> NodeMarks:

@@ -1,8 +1,8 @@
 """Feature gates of the kubelet at Kubernetes 1.36, and which of them this agent implements.
 
-An unknown gate is an error, as upstream. A gate that is on upstream is on here only if a module
-implements it (`EVIDENCE`). All others are off. Gates of `EITHER` may be set to either value, all
-others only to their value here.
+An unknown gate is an error, as upstream; gates of other components (`OTHERS`) have no effect. A
+gate that is on upstream is on here only if a module implements it (`EVIDENCE`). All others are off.
+Gates of `EITHER` may be set to either value, all others only to their value here.
 
 Source: pkg/features/kube_features.go, and staging/src/k8s.io/component-base/logs/api/v1.
 """
@@ -13,13 +13,13 @@ from collections.abc import Iterator, Mapping
 
 # On upstream and here: the gate and the module that implements it.
 _BUILT = """
-CPUCFSQuotaPeriod                       containers.resources.container
 CPUManagerPolicyBetaOptions             managers.cpus
 CPUManagerPolicyOptions                 managers.cpus
 CSIServiceAccountTokenSecrets           volumes.csi.filesystem
 ContainerCheckpoint                     server.routes.commands
 ContainerRestartRules                   pods.plan.restarts
 ContextualLogging                       supervision.child
+CustomCPUCFSQuotaPeriod                 containers.resources.container
 DRAAdminAccess                          managers.claims
 DRAExtendedResource                     managers.claims.usage
 DRAPrioritizedList                      managers.claims.usage
@@ -90,7 +90,7 @@ InPlacePodVerticalScalingExclusiveCPUs InPlacePodVerticalScalingExclusiveMemory
 KubeletInUserNamespace LoggingAlphaOptions MemoryQoS PodAndContainerStatsFromCRI
 PodLevelResourceManagers
 PodLogsQuerySplitStreams PodsAPI QOSReserved ReduceDefaultCrashLoopBackOffDecay
-RuntimeClassInImageCriAPI TaintTolerationComparisonOperators TopologyManagerPolicyAlphaOptions
+RuntimeClassInImageCriApi TaintTolerationComparisonOperators TopologyManagerPolicyAlphaOptions
 UserNamespacesHostNetworkSupport VolumeLimitScaling
 ChangeContainerStatusOnKubeletRestart AllowDNSOnlyNodeCSR
 AllowInsecureKubeletCertificateSigningRequests AllowOverwriteTerminationGracePeriodSeconds
@@ -106,11 +106,12 @@ GATES: Mapping[str, bool] = dict.fromkeys(EVIDENCE, True) | dict.fromkeys(_OFF.s
 
 # Stages of gates upstream; of the others, those that are off are in alpha, and those on in beta.
 _STABLE = """
-CPUManagerPolicyOptions DRAAdminAccess DRAPrioritizedList DynamicResourceAllocation ExecProbeTimeout
+CPUManagerPolicyOptions CSIServiceAccountTokenSecrets CustomCPUCFSQuotaPeriod DRAAdminAccess
+DRAPrioritizedList DisableCPUQuotaWithExclusiveCPUs DynamicResourceAllocation ExecProbeTimeout
 ImageMaximumGCAge ImageVolume InPlacePodVerticalScaling KubeletCgroupDriverFromCRI
 KubeletFineGrainedAuthz KubeletPSI KubeletPodResourcesDynamicResources KubeletPodResourcesGet
-KubeletServiceAccountTokenForCredentialProviders KubeletTracing MutableCSINodeAllocatableCount
-NodeLogQuery NodeSwap PodLifecycleSleepAction PodLifecycleSleepActionAllowZero
+KubeletTracing MutableCSINodeAllocatableCount NodeLogQuery NodeSwap PodLifecycleSleepAction
+PodLifecycleSleepActionAllowZero
 PodObservedGenerationTracking ProcMountType RecoverVolumeExpansionFailure RecursiveReadOnlyMounts
 RelaxedDNSSearchValidation RelaxedEnvironmentVariableValidation SELinuxChangePolicy
 SELinuxMountReadWriteOncePod SidecarContainers SupplementalGroupsPolicy SystemdWatchdog
@@ -126,6 +127,40 @@ AllowInsecureKubeletCertificateSigningRequests AllowOverwriteTerminationGracePer
 KubeletRegistrationGetOnExistsOnly GitRepoVolumeDriver ChangeContainerStatusOnKubeletRestart
 """
 
+# Of other components: upstream all of them share their gates, and clusters give each the same ones.
+_OTHERS = """
+APIResponseCompression APIServerIdentity APIServingWithRoutine AllowParsingUserUIDFromCertAuth
+AllowUnsafeMalformedObjectDeletion AtomicFIFO AuthorizePodWebsocketUpgradeCreatePermission
+CBORServingAndStorage CRDObservedGenerationTracking ClearingNominatedNodeNameAfterBinding
+ClientsAllowCARotation ClientsAllowCBOR ClientsAllowTLSCacheGC ClientsPreferCBOR
+CloudControllerManagerWatchBasedRoutesReconciliation CloudControllerManagerWebhook
+ClusterTrustBundle ComponentFlagz ComponentStatusz ConcurrentWatchObjectDecode
+ConstrainedImpersonation ControllerManagerReleaseLeaderElectionLockOnExit CoordinatedLeaderElection
+CrossNamespaceVolumeDataSource DRAConsumableCapacity DRADeviceBindingConditions DRADeviceTaintRules
+DRADeviceTaints DRAListTypeAttributes DRAPartitionableDevices DRAResourceClaimDeviceStatus
+DRAResourceClaimGranularStatusAuthorization DRAResourcePoolStatus DRASchedulerFilterTimeout
+DRAWorkloadResourceClaims DeclarativeValidationBeta DeploymentReplicaSetTerminatingReplicas
+DetectCacheInconsistency GangScheduling GenericWorkload HPAConfigurableTolerance HPAScaleToZero
+InOrderInformersBatchProcess ListFromCacheSnapshot ManifestBasedAdmissionControlConfig
+MatchLabelKeysInPodTopologySpread MatchLabelKeysInPodTopologySpreadSelectorMerge
+MaxUnavailableStatefulSet MutablePVNodeAffinity MutablePodResourcesForSuspendedJobs
+MutableSchedulingDirectivesForSuspendedJobs NativeHistograms NominatedNodeNameForExpectation
+OpenAPIEnums OpportunisticBatching PersistentVolumeClaimUnusedSinceTime PodDeletionCost
+PodTopologyLabelsAdmission RelaxedServiceNameValidation RemoteRequestHeaderUID
+SchedulerAsyncAPICalls SchedulerAsyncPreemption SchedulerPopFromBackoffQ
+ServiceAccountNodeAudienceRestriction ShardedListAndWatch SizeBasedListCostEstimate
+StaleControllerConsistencyDaemonSet StaleControllerConsistencyJob
+StaleControllerConsistencyReplicaSet StaleControllerConsistencyStatefulSet
+StatefulSetSemanticRevisionComparison StorageCapacityScoring StorageVersionAPI StorageVersionHash
+StorageVersionMigrator StrictIPCIDRValidation StructuredAuthenticationConfigurationEgressSelector
+StructuredAuthenticationConfigurationJWKSMetrics TokenRequestServiceAccountUIDValidation
+TopologyAwareWorkloadScheduling TranslateStreamCloseWebsocketRequests
+UnauthenticatedHTTP2DOSMitigation UnknownVersionInteroperabilityProxy UnlockWhileProcessingFIFO
+WatchCacheInitializationPostStartHook WatchList WatchListClient WindowsCPUAndMemoryAffinity
+WindowsGracefulNodeShutdown WorkloadAwarePreemption WorkloadWithJob
+"""
+OTHERS = frozenset(_OTHERS.split())
+
 # These change nothing: for the first two the agent uses whatever the runtime offers; all options of
 # the topology manager are stable; what the next two allow is up to the API server and the drivers.
 WITHOUT_EFFECT = frozenset(
@@ -137,13 +172,14 @@ WITHOUT_EFFECT = frozenset(
 )  # fmt: skip
 EITHER = WITHOUT_EFFECT | {
     "CPUManagerPolicyAlphaOptions", "CPUManagerPolicyBetaOptions", "CSIVolumeHealth",
-    "ClusterTrustBundleProjection", "DRAExtendedResource", "DisableCPUQuotaWithExclusiveCPUs",
-    "DynamicResourceAllocation", "ExtendWebSocketsToKubelet", "KubeletInUserNamespace",
-    "KubeletPodResourcesDynamicResources",
-    "KubeletPodResourcesListUseActivePods", "KubeletRegistrationGetOnExistsOnly",
-    "LoggingAlphaOptions", "MemoryQoS", "PodCertificateRequest", "PodLogsQuerySplitStreams",
-    "PodAndContainerStatsFromCRI", "PodsAPI", "QOSReserved", "ResourceHealthStatus",
-    "ResourceHealthStatusMessage", "SELinuxMount",
+    "ClusterTrustBundleProjection", "CustomCPUCFSQuotaPeriod", "DRAExtendedResource",
+    "DisableCPUQuotaWithExclusiveCPUs", "DynamicResourceAllocation", "ExtendWebSocketsToKubelet",
+    "GracefulNodeShutdown", "GracefulNodeShutdownBasedOnPodPriority", "KubeletInUserNamespace",
+    "KubeletPodResourcesDynamicResources", "KubeletPodResourcesListUseActivePods",
+    "KubeletRegistrationGetOnExistsOnly", "LoggingAlphaOptions", "MemoryQoS",
+    "PodAndContainerStatsFromCRI", "PodCertificateRequest", "PodLevelResources",
+    "PodLogsQuerySplitStreams", "PodsAPI", "QOSReserved", "ReduceDefaultCrashLoopBackOffDecay",
+    "ResourceHealthStatus", "ResourceHealthStatusMessage", "SELinuxMount",
 }  # fmt: skip
 
 
@@ -167,6 +203,8 @@ def gate_problems(gates: Mapping[str, bool]) -> list[str]:
     """Return the problems of the given gates: unknown ones, and those not built yet."""
     problems = []
     for name, value in gates.items():
+        if name in OTHERS:
+            continue
         if name not in GATES:
             problems.append(f"invalid configuration: unrecognized feature gate: {name}")
         elif value != GATES[name] and name not in EITHER:

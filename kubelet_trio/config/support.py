@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from kubelet_trio.config.flags import KubeletFlags
-from kubelet_trio.config.gates import gate_problems
+from kubelet_trio.config.gates import OTHERS, gate_problems
 from kubelet_trio.config.managers import idle_fields
 from kubelet_trio.config.table import BY_PATH, FIELDS, FLAGS, SERVER, Row, Support
 from kubelet_trio.config.types import DEFAULTS, KubeletConfiguration
@@ -44,6 +44,8 @@ def moot_notes(config: KubeletConfiguration, flags: KubeletFlags) -> list[str]:
         if row.support is Support.MOOT or (row.support is Support.API and not flags.kubeconfig)
     ]
     notes += [f"{BY_PATH[path].name} has no effect: {why}" for path, why in idle_fields(config)]
+    others = sorted(OTHERS.intersection(config.feature_gates))
+    notes += [f"feature gate {name} has no effect: it is of other components" for name in others]
     return notes
 
 

@@ -17,7 +17,7 @@ from kubelet_trio.config.allocatable import eviction_problems, reserved_problems
 from kubelet_trio.config.flags import KubeletFlags
 from kubelet_trio.config.managers import manager_problems
 from kubelet_trio.config.table import BY_PATH
-from kubelet_trio.config.types import KubeletConfiguration
+from kubelet_trio.config.types import DEFAULTS, KubeletConfiguration
 from kubelet_trio.config.walk import leaves
 from kubelet_trio.durations import Duration, format_duration
 from kubelet_trio.model import is_ip, parse_quantity, to_units
@@ -279,6 +279,12 @@ def _durations(config: KubeletConfiguration) -> Iterator[str]:
             f"{_name('cpuCFSQuotaPeriod')} {config.cpu_cfs_quota_period} "
             "must be between 1ms and 1sec, inclusive"
         )
+    is_default = config.cpu_cfs_quota_period == DEFAULTS.cpu_cfs_quota_period
+    if not is_default and not config.feature_gates.get("CustomCPUCFSQuotaPeriod", True):
+        yield (
+            f"{_name('cpuCFSQuotaPeriod')} {config.cpu_cfs_quota_period} requires feature gate "
+            "CustomCPUCFSQuotaPeriod"
+        )
     # KEP-4603: a node may shorten the back-off of crashing containers, never prolong it.
     longest = config.crash_loop_back_off.max_container_restart_period
     if not 1 <= longest <= 300:
@@ -286,7 +292,12 @@ def _durations(config: KubeletConfiguration) -> Iterator[str]:
             f"crashLoopBackOff.maxContainerRestartPeriod (got: {longest}) "
             "must be set between 1s and 300s"
         )
+    yield from _shutdown(config)
+
+
+def _shutdown(config: KubeletConfiguration) -> Iterator[str]:
     whole, critical = config.shutdown_grace_period, config.shutdown_grace_period_critical_pods
+    by_priority = config.shutdown_grace_period_by_pod_priority
     if critical > whole:
         yield f"shutdownGracePeriodCriticalPods {critical} must be <= shutdownGracePeriod {whole}"
     for name, value in (
@@ -295,8 +306,19 @@ def _durations(config: KubeletConfiguration) -> Iterator[str]:
     ):
         if value < 0 or 0 < value < 1:
             yield f"{name} {value} must be either zero or otherwise >= 1 sec"
-    if config.shutdown_grace_period_by_pod_priority and (whole > 0 or critical > 0):
+    if by_priority and (whole > 0 or critical > 0):
         yield "shutdownGracePeriodByPodPriority and shutdownGracePeriod exclude each other"
+    gates = config.feature_gates
+    if (whole > 0 or critical > 0) and not gates.get("GracefulNodeShutdown", True):
+        yield (
+            "specifying shutdownGracePeriod or shutdownGracePeriodCriticalPods requires feature "
+            "gate GracefulNodeShutdown"
+        )
+    if by_priority and not gates.get("GracefulNodeShutdownBasedOnPodPriority", True):
+        yield (
+            "specifying shutdownGracePeriodByPodPriority requires feature gate "
+            "GracefulNodeShutdownBasedOnPodPriority"
+        )
 
 
 def _allocatable(config: KubeletConfiguration) -> Iterator[str]:

@@ -58,6 +58,8 @@ from kubelet_trio.pods import BackOffPolicy, CgroupPolicy, ReservedCgroup
 from kubelet_trio.server import ApiOptions
 from kubelet_trio.shutdown import ShutdownPeriod, shutdown_periods
 
+_REDUCED_BACK_OFF = 1.0  # s: reducedInitialCrashLoopBackOff
+
 
 def node_name(settings: Settings) -> str:
     """Return the node's name: `--hostname-override`, else the host's name."""
@@ -157,6 +159,7 @@ def agent_settings(
             taints=[Taint(t.effect, t.key, value=t.value) for t in config.register_with_taints],
             allowed_unsafe_sysctls=config.allowed_unsafe_sysctls,
             max_pods=node.allocatable["pods"] // NANO,
+            pod_level_resources=config.feature_gates.get("PodLevelResources", True),
         ),
         managers=manager_settings(config, reserved_amounts(reserved, capacity.capacity)),
         ids_per_pod=config.user_namespaces.ids_per_pod,
@@ -177,8 +180,11 @@ def _log_rotation(config: KubeletConfiguration) -> LogRotationPolicy:
 
 def _crash_back_off(settings: Settings) -> BackOffPolicy:
     config, flags = settings.config, settings.flags
+    base: float = flags.crash_loop_backoff_base
+    if config.feature_gates.get("ReduceDefaultCrashLoopBackOffDecay", False):
+        base = min(base, _REDUCED_BACK_OFF)
     return BackOffPolicy(
-        base=flags.crash_loop_backoff_base,
+        base=base,
         cap=config.crash_loop_back_off.max_container_restart_period,
         spare_clean_exits=flags.crash_loop_backoff_exempt_clean_exits,
     )
@@ -258,6 +264,8 @@ def _container_logs_dir(config: KubeletConfiguration) -> Path:
 
 
 def _shutdown_periods(config: KubeletConfiguration) -> tuple[ShutdownPeriod, ...]:
+    if not config.feature_gates.get("GracefulNodeShutdown", True):
+        return ()
     return shutdown_periods(
         config.shutdown_grace_period,
         config.shutdown_grace_period_critical_pods,

@@ -111,6 +111,8 @@ def _system_containers(snapshot: Snapshot, rate: Rate, only: bool) -> Iterator[a
         usage = reading.cgroups.get(path) if path else None
         if path and usage is not None:
             capacity = reading.node.memory_capacity if name == "pods" else None
+            if capacity and usage.memory and usage.memory.limit:  # without what is reserved
+                capacity = min(capacity, usage.memory.limit)
             yield api.ContainerStats(
                 name=name,
                 start_time=rfc3339(began) if (began := snapshot.began.get(name)) else None,

@@ -74,6 +74,8 @@ class PodStarts:
             return
         total = max(self.clock.time() - created.timestamp(), 0.0)
         self.meter.observe("kubelet_pod_start_total_duration_seconds", total, (), STARTS)
+        if _has_state(pod):
+            return
         pulled = dict(self.meter.counters(PULL_SECONDS)).get((uid,), 0.0)
         # The SLI excludes image pulls and init containers (pod_startup_latency_tracker.go).
         own = max(total - pulled - _init_seconds(status), 0.0)
@@ -89,6 +91,15 @@ class PodStarts:
         self.meter.forget(PULL_SECONDS, uid)
         for name in ("prober_probe_total", "prober_probe_duration_seconds"):
             self.meter.forget(name, uid)
+
+
+def _has_state(pod: Pod) -> bool:
+    """Whether the pod has volumes that its start may wait long for: the SLO leaves it out."""
+    # Source: isStatefulPod in pkg/kubelet/util/pod_startup_latency_tracker.go.
+    return not all(
+        v.secret or v.configMap or v.downwardAPI or v.emptyDir or v.projected
+        for v in spec(pod).volumes or ()
+    )
 
 
 def _has_started(status: PodStatus) -> bool:

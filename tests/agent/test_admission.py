@@ -10,6 +10,8 @@ import trio
 from lightkube.models.core_v1 import CephFSVolumeSource, Pod, Volume
 from trio.testing import MockClock
 
+from kubelet_trio.agent import AdmissionSettings
+from kubelet_trio.agent.admission import no_resources_of_its_own
 from kubelet_trio.model import CONFIG_SOURCE, NANO, metadata
 from kubelet_trio.model import spec as spec_of
 from tests.agent.node import Node, make_pod, ready
@@ -185,3 +187,17 @@ async def test_a_pod_that_needs_what_the_node_does_not_declare_is_rejected(
         await trio.sleep(5)
         status = node.status(pod)
         assert (status.phase, status.reason) == ("Failed", "PodFeatureUnsupported")
+
+
+async def test_without_its_gate_a_pod_with_resources_of_its_own_is_rejected(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    whole = sized("whole", "1", spec=("resources: {limits: {cpu: '1'}}",), source="api")
+    admission = AdmissionSettings(checks=(no_resources_of_its_own,))
+    async with node.running(whole, sized("web", "1"), admission=admission):
+        await trio.sleep(5)
+        status = node.status(whole)
+        assert (status.phase, status.reason) == ("Failed", "PodLevelResourcesNotSupported")
+        message = "Pod was rejected: PodLevelResources feature gate is disabled"
+        assert status.message == message
+        assert node.status(sized("web", "1")).phase == "Running"

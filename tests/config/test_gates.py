@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import kubelet_trio
-from kubelet_trio.config.gates import EITHER, EVIDENCE, GATES, gate_problems
+from kubelet_trio.config.gates import EITHER, EVIDENCE, GATES, OTHERS, gate_problems
 
 _PACKAGE = Path(kubelet_trio.__file__).parent
 
@@ -29,3 +29,7 @@ def test_any_other_gate_may_be_set_to_what_it_is(name: str) -> None:
     assert gate_problems({name: not GATES[name]}) == [
         f"not supported yet: feature gate {name}={other} (it is {state} here)"
     ]
+
+
+def test_a_gate_is_the_kubelets_or_another_components() -> None:
+    assert not OTHERS & GATES.keys()

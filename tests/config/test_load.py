@@ -209,6 +209,8 @@ def test_a_setting_without_effect_is_accepted_and_said() -> None:
     assert settings.flags.housekeeping_interval == Duration(20)
     assert settings.notes == ("--housekeeping-interval has no effect: there is no cAdvisor here",)
     assert load_settings(["--provider-id=x", "--kubeconfig=/k"]).notes == ()
+    *_, note = load_settings(["--feature-gates=HPAScaleToZero=true,NodeSwap=true"]).notes
+    assert note == "feature gate HPAScaleToZero has no effect: it is of other components"
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,19 @@ def test_whatever_is_not_obeyed_says_why() -> None:
         ("systemCgroups: /\ncgroupRoot: /", "systemCgroups (--system-cgroups) cannot be the root"),
         ("shutdownGracePeriod: 500ms", "must be either zero or otherwise >= 1 sec"),
         ("shutdownGracePeriodCriticalPods: 5s", "must be <= shutdownGracePeriod 0s"),
+        (
+            "shutdownGracePeriod: 5s\nfeatureGates: {GracefulNodeShutdown: false}",
+            "requires feature gate GracefulNodeShutdown",
+        ),
+        (
+            "shutdownGracePeriodByPodPriority: [{priority: 0, shutdownGracePeriodSeconds: 5}]\n"
+            "featureGates: {GracefulNodeShutdownBasedOnPodPriority: false}",
+            "requires feature gate GracefulNodeShutdownBasedOnPodPriority",
+        ),
+        (
+            "cpuCFSQuotaPeriod: 200ms\nfeatureGates: {CustomCPUCFSQuotaPeriod: false}",
+            "(--cpu-cfs-quota-period) 200ms requires feature gate CustomCPUCFSQuotaPeriod",
+        ),
         ("memorySwap: {swapBehavior: All}", "swapBehavior"),
         ("featureGates: {Nope: true}", "unrecognized feature gate: Nope"),
         (
@@ -199,6 +212,9 @@ def test_what_is_not_built_yet_is_refused_by_name(flag: str, told: str) -> None:
         ["--enforce-node-allocatable="],
         ["--make-iptables-util-chains=false", "--enable-debugging-handlers=false"],
         ["--feature-gates=SidecarContainers=true,MemoryQoS=false,EventedPLEG=true"],
+        ["--feature-gates=CustomCPUCFSQuotaPeriod=true", "--cpu-cfs-quota-period=50ms"],
+        ["--feature-gates=CustomCPUCFSQuotaPeriod=false,PodLevelResources=false"],
+        ["--feature-gates=HPAScaleToZero=true,WatchList=false,RuntimeClassInImageCriApi=false"],
         [
             "--eviction-hard=memory.available<100Mi,nodefs.available<10%,nodefs.inodesFree<5%,"
             "imagefs.available<15%,imagefs.inodesFree<5%"

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from kubelet_trio.agent import AgentSettings
 from kubelet_trio.config.load import load_settings
 from kubelet_trio.daemon import build_agent
 from kubelet_trio.managers import ManagerSettings
+from kubelet_trio.pods import BackOffPolicy
+from kubelet_trio.shutdown import ShutdownPeriod
+
+
+def agent(*flags: str) -> AgentSettings:
+    settings = load_settings(["--pod-manifest-path=/manifests", *flags])
+    return build_agent(settings, {}).settings
 
 
 def managers(*flags: str) -> ManagerSettings:
-    settings = load_settings(["--pod-manifest-path=/manifests", *flags])
-    return build_agent(settings, {}).settings.managers
+    return agent(*flags).managers
 
 
 def test_the_managers_reckon_with_all_that_the_node_keeps() -> None:
@@ -38,3 +47,26 @@ def test_reserved_cpus_replace_the_other_reservations_of_cpu() -> None:
     found = managers("--reserved-cpus=0", "--kube-reserved=cpu=100m")
     assert found.reserved_cpus == frozenset({0})
     assert found.reserved_cpu_milli == 1000
+
+
+def test_gates_of_shutdown_and_resources_of_pods_may_be_off(tmp_path: Path) -> None:
+    file, head = tmp_path / "config", "apiVersion: kubelet.config.k8s.io/v1beta1\n"
+    head += "kind: KubeletConfiguration\n"
+    file.write_text(f"{head}shutdownGracePeriod: 20s\nshutdownGracePeriodCriticalPods: 10s\n")
+    # Both are what the node tests of Kubernetes set.
+    gates = "GracefulNodeShutdown=true,GracefulNodeShutdownBasedOnPodPriority=false"
+    found = agent(f"--config={file}", f"--feature-gates={gates}")
+    assert [period.seconds for period in found.shutdown] == [10, 10]
+    by_priority = "[{priority: 0, shutdownGracePeriodSeconds: 5}]"
+    file.write_text(f"{head}shutdownGracePeriodByPodPriority: {by_priority}\n")
+    assert agent(f"--config={file}").shutdown == (ShutdownPeriod(0, 5),)
+    off = "--feature-gates=GracefulNodeShutdown=false,PodLevelResources=false"
+    found = agent(f"--config={file}", off)
+    assert found.shutdown == ()
+    assert len(found.admission.checks) == 1
+
+
+def test_back_offs_begin_with_a_second_if_the_gate_asks_for_it() -> None:
+    assert agent().crash_back_off == BackOffPolicy(base=10, cap=300)
+    reduced = agent("--feature-gates=ReduceDefaultCrashLoopBackOffDecay=true").crash_back_off
+    assert reduced == BackOffPolicy(base=1, cap=300)  # the longest is the configuration's

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,21 @@ def test_the_nodes_part(snapshot: Snapshot) -> None:
     assert node["swap"]["swapUsageBytes"] == 400000 * 1024
     memory = node["memory"]
     assert memory["availableBytes"] == 16000000 * 1024 - memory["workingSetBytes"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "theirs"),
+    [(None, 16000000 * 1024), (1 << 30, 1 << 30), (1 << 62, 16000000 * 1024)],
+)
+def test_pods_have_the_memory_that_their_cgroup_may_use(
+    snapshot: Snapshot, limit: int | None, theirs: int
+) -> None:
+    cgroups = dict(snapshot.reading.cgroups)
+    memory = Memory(usage=10, inactive_file=4, limit=limit)
+    cgroups[snapshot.pods_root] = CgroupUsage(NOW, memory=memory)
+    reading = replace(snapshot.reading, cgroups=cgroups)
+    *_, pods = summary(replace(snapshot, reading=reading))["node"]["systemContainers"]
+    assert pods["memory"]["availableBytes"] == theirs - 6
 
 
 def test_the_nodes_pressure_is_there_on_either_version(snapshot: Snapshot) -> None:

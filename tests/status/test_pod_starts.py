@@ -1,22 +1,31 @@
-"""The start of a node's first pod with a network of its own is shown apart."""
+"""What counts as a pod's start, and that a node's first pod with a network is shown apart."""
 
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 
+import pytest
 import trio
 from lightkube.models.core_v1 import (
     Container,
     ContainerState,
     ContainerStateRunning,
     ContainerStatus,
+    EmptyDirVolumeSource,
+    HostPathVolumeSource,
+    PersistentVolumeClaimVolumeSource,
     Pod,
     PodSpec,
     PodStatus,
+    ProjectedVolumeSource,
+    SecretVolumeSource,
+    Volume,
 )
 from lightkube.models.meta_v1 import ObjectMeta
 from trio.testing import MockClock
 
+from kubelet_trio.cri import PULL_SECONDS
 from kubelet_trio.model import Meter, PodUid, pod_uid
 from kubelet_trio.status.pod_starts import PodStarts
 from kubelet_trio.testing import TrioClock
@@ -24,7 +33,9 @@ from kubelet_trio.testing import TrioClock
 _FIRST = "kubelet_first_network_pod_start_sli_duration_seconds"
 
 
-def created(uid: str, clock: TrioClock, *, host_network: bool = False) -> Pod:
+def created(
+    uid: str, clock: TrioClock, *, host_network: bool = False, volumes: Sequence[Volume] = ()
+) -> Pod:
     now = datetime.datetime.fromtimestamp(clock.time(), datetime.UTC)
     return Pod(
         metadata=ObjectMeta(
@@ -34,7 +45,9 @@ def created(uid: str, clock: TrioClock, *, host_network: bool = False) -> Pod:
             creationTimestamp=now,
             annotations={"kubernetes.io/config.source": "api"},
         ),
-        spec=PodSpec(containers=[Container(name="c")], hostNetwork=host_network),
+        spec=PodSpec(
+            containers=[Container(name="c")], hostNetwork=host_network, volumes=list(volumes)
+        ),
     )
 
 
@@ -64,3 +77,45 @@ async def test_only_the_first_pod_with_a_network_is_shown(autojump_clock: MockCl
     assert dict(meter.gauges(_FIRST)) == {(): 3.0}
     await start(starts, created("second", clock), 5)
     assert dict(meter.gauges(_FIRST)) == {(): 3.0}
+
+
+@pytest.mark.parametrize(
+    ("volumes", "counts"),
+    [
+        ((), True),
+        ((Volume(name="token", projected=ProjectedVolumeSource(sources=[])),), True),
+        (
+            (
+                Volume(name="s", secret=SecretVolumeSource(secretName="s")),
+                Volume(name="e", emptyDir=EmptyDirVolumeSource()),
+            ),
+            True,
+        ),
+        ((Volume(name="h", hostPath=HostPathVolumeSource(path="/x")),), False),
+        (
+            (
+                Volume(name="e", emptyDir=EmptyDirVolumeSource()),
+                Volume(
+                    name="c",
+                    persistentVolumeClaim=PersistentVolumeClaimVolumeSource(claimName="c"),
+                ),
+            ),
+            False,
+        ),
+    ],
+)
+async def test_the_slo_is_about_pods_without_state(
+    autojump_clock: MockClock, volumes: tuple[Volume, ...], counts: bool
+) -> None:
+    meter, clock = Meter(), TrioClock()
+    await start(PodStarts(meter, clock), created("a", clock, volumes=volumes), 4)
+    assert dict(meter.histograms("kubelet_pod_start_total_duration_seconds"))
+    assert bool(dict(meter.histograms("kubelet_pod_start_sli_duration_seconds"))) == counts
+    assert bool(dict(meter.gauges(_FIRST))) == counts
+
+
+async def test_time_of_pulls_is_not_counted(autojump_clock: MockClock) -> None:
+    meter, clock = Meter(), TrioClock()
+    meter.count(PULL_SECONDS, ("a",), 3.0)
+    await start(PodStarts(meter, clock), created("a", clock), 4)
+    assert dict(meter.gauges(_FIRST)) == pytest.approx({(): 1.0})

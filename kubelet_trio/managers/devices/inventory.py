@@ -97,11 +97,14 @@ class Inventory:
         )
 
     def stop(self, resource: str, now: float) -> None:
-        """Note that a resource's plugin has ended: its devices cannot be allocated any more."""
-        known = self._rules.listed.get(resource)
-        if known is not None:
-            self._put(resource, replace(known, is_served=False))
-            self._stopped[resource] = now
+        """Note that a resource's plugin has ended: its devices cannot be allocated any more.
+
+        One that ended before its first list leaves a resource without devices.
+        """
+        known = self._rules.listed.get(resource, Listed())
+        self._put(resource, replace(known, is_served=False))
+        self._removed -= {resource}
+        self._stopped[resource] = now
 
     def expire(self, now: float) -> bool:
         """Remove resources whose grace has ended; return whether there were any."""

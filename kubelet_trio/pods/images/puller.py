@@ -24,7 +24,7 @@ from kubelet_trio.credentials import (
     NoKeyring,
     secret_logins,
 )
-from kubelet_trio.cri import ImagePullError, Runtime, RuntimeCallError, v1
+from kubelet_trio.cri import PULL_SECONDS, ImagePullError, Runtime, RuntimeCallError, v1
 from kubelet_trio.durations import format_milliseconds
 from kubelet_trio.model import (
     PULLS,
@@ -305,11 +305,13 @@ class ImagePuller:
         begin: Callable[[], None],
     ) -> EnsuredImage:
         self._seen.pop(request.image, None)  # its name may be another image's soon
+        # Before the pull's turn, as upstream: `Pulled` tells how long it has waited for that.
+        self._event(request, "Normal", "Pulling", f'Pulling image "{request.image}"')
         async with self._slots:
             begin()
             started = trio.current_time()
+            self._meter.count(PULL_SECONDS, (pod_uid(request.pod),), started - asked)
             current_span().set("kubelet_trio.queued_seconds", started - asked)
-            self._event(request, "Normal", "Pulling", f'Pulling image "{request.image}"')
             try:
                 # Only with a slot: upstream limits the calls, not the queue (throttleImagePulling).
                 if not self._rate.try_take(started):

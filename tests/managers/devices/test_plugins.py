@@ -273,6 +273,27 @@ async def test_a_stopped_plugins_devices_cannot_be_allocated_and_go_after_five_m
         assert node.managers.capacity().removed == frozenset()
 
 
+async def test_a_plugin_that_ends_before_its_first_list_has_a_resource_without_devices(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    plugin = gpus("a")
+    plugin.faults.add(DeviceFaultKind.REFUSE, calls.WATCH)
+    async with living(plugin), open_node(tmp_path) as node:
+        await node.register(plugin)
+        await trio.sleep(1)
+        # Nobody is told that the node has no such resource at all.
+        assert node.managers.capacity().capacity == {GPU: 0}
+        assert node.capacities[-1] == {GPU: 0}
+        # It is not asked again: it has to register.
+        await trio.sleep(60)
+        assert [call.method for call in plugin.rules.log].count(calls.WATCH) == 1
+        await trio.sleep(240)
+        assert node.managers.capacity().removed == {GPU}
+        await node.register(plugin)
+        assert node.allocatable == {GPU: 1}
+        assert node.managers.capacity().removed == frozenset()
+
+
 async def test_a_plugin_that_registers_again_replaces_the_one_before(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:

@@ -10,7 +10,7 @@ from lightkube.models.core_v1 import Container, Pod, PodSpec
 from lightkube.models.meta_v1 import ObjectMeta
 from trio.testing import MockClock
 
-from kubelet_trio.cri import v1
+from kubelet_trio.cri import PULL_SECONDS, v1
 from kubelet_trio.model import EventType, Meter, ObjectRef, pod_containers
 from kubelet_trio.pods import ImageError, ImagePuller
 from kubelet_trio.pods.images.rate import PullRate
@@ -84,6 +84,23 @@ async def test_the_pulls_under_way_are_known_until_they_end(autojump_clock: Mock
         assert not second.is_queued
         assert second.since - began == pytest.approx(60)  # how long it has been pulled
     assert not node.puller.pulls
+
+
+async def test_a_pull_is_told_of_before_it_waits_for_others(autojump_clock: MockClock) -> None:
+    node = Node()
+    node.runtime.images.pull_takes = 20
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(node.ensure)
+        nursery.start_soon(node.ensure, "reg.example/other:1")
+        await trio.sleep(1)
+        assert [reason for _, reason, _, _ in node.told] == ["Pulling", "Pulling"]
+    texts = [text for _, reason, text, _ in node.told if reason == "Pulled"]
+    assert [text.split('" ')[1].split(". Im")[0] for text in texts] == [
+        "in 20s (20s including waiting)",
+        "in 20s (40s including waiting)",
+    ]
+    waited = dict(node.meter.counters(PULL_SECONDS))  # the runtime counts the calls themselves
+    assert waited == pytest.approx({("u",): 20})
 
 
 async def test_a_pull_that_fails_or_is_cancelled_is_under_way_no_more(
