@@ -2,9 +2,11 @@
 
 An unknown gate is an error, as upstream. A gate that is on upstream is on here only if a module
 implements it (`EVIDENCE`). All others are off. Gates of `EITHER` may be set to either value, all
-others only to their value here.
+others only to their value here. Gates of other components (`ELSEWHERE`) mean nothing here.
 
-Source: pkg/features/kube_features.go, and staging/src/k8s.io/component-base/logs/api/v1.
+Source: pkg/features/kube_features.go; k8s.io/{apiserver,apiextensions-apiserver}/pkg/features,
+client-go/features, component-base/{logs/api/v1,metrics/features,zpages/features} and
+controller-manager/pkg/features.
 """
 
 from __future__ import annotations
@@ -13,7 +15,6 @@ from collections.abc import Iterator, Mapping
 
 # On upstream and here: the gate and the module that implements it.
 _BUILT = """
-CPUCFSQuotaPeriod                       containers.resources.container
 CPUManagerPolicyBetaOptions             managers.cpus
 CPUManagerPolicyOptions                 managers.cpus
 CSIServiceAccountTokenSecrets           volumes.csi.filesystem
@@ -85,12 +86,12 @@ UserNamespacesSupport                   pods.records.userns
 _OFF = """
 ClusterTrustBundleProjection PodCertificateRequest LocalStorageCapacityIsolationFSQuotaMonitoring
 SELinuxMount CPUManagerPolicyAlphaOptions CRIListStreaming CSIVolumeHealth ContainerStopSignals
-DRANodeAllocatableResources EventedPLEG ImageVolumeWithDigest
+CustomCPUCFSQuotaPeriod DRANodeAllocatableResources EventedPLEG ImageVolumeWithDigest
 InPlacePodVerticalScalingExclusiveCPUs InPlacePodVerticalScalingExclusiveMemory
 KubeletInUserNamespace LoggingAlphaOptions MemoryQoS PodAndContainerStatsFromCRI
 PodLevelResourceManagers
 PodLogsQuerySplitStreams PodsAPI QOSReserved ReduceDefaultCrashLoopBackOffDecay
-RuntimeClassInImageCriAPI TaintTolerationComparisonOperators TopologyManagerPolicyAlphaOptions
+RuntimeClassInImageCriApi TaintTolerationComparisonOperators TopologyManagerPolicyAlphaOptions
 UserNamespacesHostNetworkSupport VolumeLimitScaling
 ChangeContainerStatusOnKubeletRestart AllowDNSOnlyNodeCSR
 AllowInsecureKubeletCertificateSigningRequests AllowOverwriteTerminationGracePeriodSeconds
@@ -127,12 +128,13 @@ KubeletRegistrationGetOnExistsOnly GitRepoVolumeDriver ChangeContainerStatusOnKu
 """
 
 # These change nothing: for the first two the agent uses whatever the runtime offers; all options of
-# the topology manager are stable; what the next two allow is up to the API server and the drivers.
+# the topology manager are stable; what the next two allow is up to the API server and the drivers;
+# the period may be set without its gate.
 WITHOUT_EFFECT = frozenset(
     {
         "EventedPLEG", "KubeletCgroupDriverFromCRI",
         "TopologyManagerPolicyAlphaOptions", "TopologyManagerPolicyBetaOptions",
-        "DRAAdminAccess", "DRAPrioritizedList",
+        "DRAAdminAccess", "DRAPrioritizedList", "CustomCPUCFSQuotaPeriod",
     }
 )  # fmt: skip
 EITHER = WITHOUT_EFFECT | {
@@ -145,6 +147,53 @@ EITHER = WITHOUT_EFFECT | {
     "PodAndContainerStatsFromCRI", "PodsAPI", "QOSReserved", "ResourceHealthStatus",
     "ResourceHealthStatusMessage", "SELinuxMount",
 }  # fmt: skip
+
+# Of the API server, the scheduler, the controllers, kube-proxy, the libraries and Windows. The Go
+# kubelet knows them, too: all components may be given the same gates, as kind does.
+_ELSEWHERE = """
+APIResponseCompression APIServerIdentity APIServerTracing APIServingWithRoutine
+AggregatedDiscoveryRemoveBetaType AllowParsingUserUIDFromCertAuth
+AllowUnsafeMalformedObjectDeletion AnonymousAuthConfigurableEndpoints AnyVolumeDataSource
+AtomicFIFO AuthorizeNodeWithSelectors AuthorizePodWebsocketUpgradeCreatePermission
+AuthorizeWithSelectors BtreeWatchCache CBORServingAndStorage CRDObservedGenerationTracking
+CRDValidationRatcheting ClearingNominatedNodeNameAfterBinding ClientsAllowCARotation
+ClientsAllowCBOR ClientsAllowTLSCacheGC ClientsPreferCBOR
+CloudControllerManagerWatchBasedRoutesReconciliation CloudControllerManagerWebhook
+ClusterTrustBundle ComponentFlagz ComponentStatusz ConcurrentWatchObjectDecode
+ConsistentListFromCache ConstrainedImpersonation ControllerManagerReleaseLeaderElectionLockOnExit
+CoordinatedLeaderElection CrossNamespaceVolumeDataSource CustomResourceFieldSelectors
+DRAConsumableCapacity DRADeviceBindingConditions DRADeviceTaintRules DRADeviceTaints
+DRAListTypeAttributes DRAPartitionableDevices DRAResourceClaimDeviceStatus
+DRASchedulerFilterTimeout DRAWorkloadResourceClaims DeclarativeValidation
+DeclarativeValidationBeta DeclarativeValidationTakeover DeploymentReplicaSetTerminatingReplicas
+DetectCacheInconsistency DisableAllocatorDualWrite ExternalServiceAccountTokenSigner
+GangScheduling GenericWorkload HPAConfigurableTolerance HPAScaleToZero HonorPVReclaimPolicy
+InOrderInformers InOrderInformersBatchProcess InPlacePodVerticalScalingAllocatedStatus
+InformerResourceVersion JobBackoffLimitPerIndex JobManagedBy JobPodReplacementPolicy
+JobSuccessPolicy KMSv1 ListFromCacheSnapshot LogarithmicScaleDown LoggingStableOptions
+ManifestBasedAdmissionControlConfig MatchLabelKeysInPodAffinity MatchLabelKeysInPodTopologySpread
+MatchLabelKeysInPodTopologySpreadSelectorMerge MaxUnavailableStatefulSet MultiCIDRServiceAllocator
+MutablePVNodeAffinity MutablePodResourcesForSuspendedJobs
+MutableSchedulingDirectivesForSuspendedJobs MutatingAdmissionPolicy NFTablesProxyMode
+NativeHistograms NodeInclusionPolicyInPodTopologySpread NominatedNodeNameForExpectation
+OpenAPIEnums OpportunisticBatching OrderedNamespaceDeletion PodDeletionCost PodSchedulingReadiness
+PodTopologyLabelsAdmission PreferSameTrafficDistribution RelaxedServiceNameValidation
+RemoteRequestHeaderUID ResilientWatchCacheInitialization RetryGenerateName SchedulerAsyncAPICalls
+SchedulerAsyncPreemption SchedulerPopFromBackoffQ SchedulerQueueingHints SeparateCacheWatchRPC
+SeparateTaintEvictionController ServiceAccountNodeAudienceRestriction ServiceAccountTokenJTI
+ServiceAccountTokenNodeBinding ServiceAccountTokenNodeBindingValidation
+ServiceAccountTokenPodNodeInfo ShardedListAndWatch SizeBasedListCostEstimate
+StatefulSetSemanticRevisionComparison StorageCapacityScoring StorageNamespaceIndex
+StorageVersionAPI StorageVersionHash StorageVersionMigrator StreamingCollectionEncodingToJSON
+StreamingCollectionEncodingToProtobuf StrictIPCIDRValidation StructuredAuthenticationConfiguration
+StructuredAuthenticationConfigurationEgressSelector
+StructuredAuthenticationConfigurationJWKSMetrics TokenRequestServiceAccountUIDValidation
+TopologyAwareWorkloadScheduling TranslateStreamCloseWebsocketRequests
+UnauthenticatedHTTP2DOSMitigation UnknownVersionInteroperabilityProxy UnlockWhileProcessingFIFO
+VolumeAttributesClass WatchCacheInitializationPostStartHook WatchList WatchListClient WinDSR
+WinOverlay WindowsCPUAndMemoryAffinity WindowsGracefulNodeShutdown WindowsHostNetwork
+"""
+ELSEWHERE = frozenset(_ELSEWHERE.split())
 
 
 def gate_stage(name: str) -> str:
@@ -167,6 +216,8 @@ def gate_problems(gates: Mapping[str, bool]) -> list[str]:
     """Return the problems of the given gates: unknown ones, and those not built yet."""
     problems = []
     for name, value in gates.items():
+        if name in ELSEWHERE:
+            continue
         if name not in GATES:
             problems.append(f"invalid configuration: unrecognized feature gate: {name}")
         elif value != GATES[name] and name not in EITHER:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import kubelet_trio
-from kubelet_trio.config.gates import EITHER, EVIDENCE, GATES, gate_problems
+from kubelet_trio.config.gates import EITHER, ELSEWHERE, EVIDENCE, GATES, gate_problems
 
 _PACKAGE = Path(kubelet_trio.__file__).parent
 
@@ -28,4 +28,18 @@ def test_any_other_gate_may_be_set_to_what_it_is(name: str) -> None:
     assert gate_problems({name: GATES[name]}) == []
     assert gate_problems({name: not GATES[name]}) == [
         f"not supported yet: feature gate {name}={other} (it is {state} here)"
+    ]
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_gates_of_other_components_are_known(value: bool) -> None:
+    assert gate_problems(dict.fromkeys(ELSEWHERE, value)) == []
+    assert gate_problems({"CustomCPUCFSQuotaPeriod": value}) == []
+    assert not ELSEWHERE & set(GATES)
+
+
+@pytest.mark.parametrize("name", ["CPUCFSQuotaPeriod", "RuntimeClassInImageCriAPI", "Nonsense"])
+def test_an_unknown_gate_is_an_error(name: str) -> None:
+    assert gate_problems({name: True}) == [
+        f"invalid configuration: unrecognized feature gate: {name}"
     ]
