@@ -305,11 +305,11 @@ class ImagePuller:
         begin: Callable[[], None],
     ) -> EnsuredImage:
         self._seen.pop(request.image, None)  # its name may be another image's soon
+        self._event(request, "Normal", "Pulling", f'Pulling image "{request.image}"')
         async with self._slots:
             begin()
             started = trio.current_time()
             current_span().set("kubelet_trio.queued_seconds", started - asked)
-            self._event(request, "Normal", "Pulling", f'Pulling image "{request.image}"')
             try:
                 # Only with a slot: upstream limits the calls, not the queue (throttleImagePulling).
                 if not self._rate.try_take(started):

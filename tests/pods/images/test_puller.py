@@ -86,6 +86,19 @@ async def test_the_pulls_under_way_are_known_until_they_end(autojump_clock: Mock
     assert not node.puller.pulls
 
 
+# Upstream's "serialize image pull should be waiting more" asks that both are seen at once.
+async def test_a_pull_is_told_before_it_waits_for_another(autojump_clock: MockClock) -> None:
+    node = Node()
+    node.runtime.images.pull_takes = 60
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(node.ensure)
+        await trio.sleep(1)
+        nursery.start_soon(node.ensure, "reg.example/other:1")
+        await trio.sleep(1)
+        assert [reason for _, reason, _, _ in node.told] == ["Pulling", "Pulling"]
+    assert "in 1m0s (1m59s including waiting)" in node.told[-1][2]
+
+
 async def test_a_pull_that_fails_or_is_cancelled_is_under_way_no_more(
     autojump_clock: MockClock,
 ) -> None:
