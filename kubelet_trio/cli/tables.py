@@ -76,12 +76,18 @@ class Table:
         return "".join(padded).rstrip()
 
 
+def _seen(status: Json) -> Any:
+    """Return when a pod was first seen: a static one has no creation time."""
+    scheduled = (c for c in items(status, "conditions") if c.get("type") == "PodScheduled")
+    # Its start time is of the agent that runs.
+    return next(scheduled, {}).get("lastTransitionTime") or status.get("startTime")
+
+
 def pod_row(pod: Json, now: float, *, wide: bool = False) -> tuple[str, ...]:
     """Return a pod's cells under `POD_COLUMNS`, and `WIDE_COLUMNS` if `wide`."""
     meta, status = part(pod, "metadata"), part(pod, "status")
     summary = summarize(pod, now)
-    # A static pod has no creation time; its start time is the closest.
-    since = meta.get("creationTimestamp") or status.get("startTime")
+    since = meta.get("creationTimestamp") or _seen(status)
     row = (
         meta.get("namespace", ""),
         meta.get("name", ""),

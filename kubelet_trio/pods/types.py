@@ -105,7 +105,7 @@ class StatusInput:
     previous: PodStatus | None = None  # the last status reported
     waiting: Mapping[str, WaitingReason] = field(default_factory=dict)  # by container name
     failure: PodFailure | None = None
-    start_time: float = 0.0
+    start_time: float = 0.0  # Unix seconds; for a static pod not before the agent began
     host_ips: tuple[str, ...] = ()
     runtime_name: str = "containerd"  # prefix of containerID
     termination_messages: Mapping[ContainerId, str] = field(default_factory=dict)

@@ -247,12 +247,14 @@ class StatusManager:
                 raise _OtherPodError(str(key))
             entry.base, entry.base_uid = base, uid
         theirs, ours = base.status or PodStatus(), entry.pod.status or PodStatus()
-        if is_static(entry.pod):
+        is_mirror = is_static(entry.pod)
+        if is_mirror:
             # The API server lets nobody add containers to a mirror pod: its status is of those that
             # its spec has, and what was added on this node is shown on this node alone.
             ours = msgspec.structs.replace(ours, ephemeralContainerStatuses=None)
         is_finished = entry.is_finished
-        merged = merge_status(theirs, ours, to_datetime(self._clock.time()))
+        now = to_datetime(self._clock.time())
+        merged = merge_status(theirs, ours, now, is_mirror=is_mirror)
         patch = status_patch(theirs, merged)
         if not self._is_legal(entry, theirs, merged):
             # The server has a status of an earlier agent, and would always refuse this patch.

@@ -44,20 +44,23 @@ _SERVER_FIELDS = (
 _ENDED = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}
 
 
-def merge_status(theirs: PodStatus, ours: PodStatus, now: datetime.datetime) -> PodStatus:
+def merge_status(
+    theirs: PodStatus, ours: PodStatus, now: datetime.datetime, *, is_mirror: bool = False
+) -> PodStatus:
     """Return the status to write.
 
     Args:
         theirs: the API server's.
         ours: the newest one of the pod's worker.
         now: the time of transitions that the merge itself causes.
+        is_mirror: of a static pod, whose start time is the one of the agent that runs.
     """
     was_terminal = theirs.phase in TERMINAL_PHASES
     ends_now = not was_terminal and ours.phase in TERMINAL_PHASES
     merged = msgspec.structs.replace(
         ours,
         conditions=_conditions(theirs.conditions or (), ours.conditions or (), ends_now),
-        startTime=theirs.startTime or ours.startTime,
+        startTime=(ours.startTime if is_mirror else None) or theirs.startTime or ours.startTime,
         observedGeneration=max(ours.observedGeneration or 0, theirs.observedGeneration or 0)
         or None,
         **{name: getattr(theirs, name) for name in _SERVER_FIELDS},

@@ -145,8 +145,9 @@ class _Walk:
         except FileNotFoundError:
             if not make:
                 raise
-        # Made here: the runtime would use a mode of its own (makeMounts in kubelet_pods.go).
-        mode = stat.S_IMODE(os.fstat(self.top).st_mode) & (0o777 | stat.S_ISGID)
+        # Made here: the runtime would use a mode of its own (makeMounts in kubelet_pods.go). With
+        # the sticky bit of a volume in memory (doSafeMakeDir in pkg/volume/util/subpath).
+        mode = stat.S_IMODE(os.fstat(self.top).st_mode)
         os.mkdir(name, mode, dir_fd=self.here)
         made = os.open(name, _PATH, dir_fd=self.here)
         # Else a container has replaced it meanwhile; `chmod` must not change that file.

@@ -1,4 +1,4 @@
-"""Static pods whose manifests change in amounts of CPU and memory stay the same pods."""
+"""Static pods: they stay the same when amounts of their manifests change, and start times."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from kubelet_trio.pods import load_records, wanted_pods
 from kubelet_trio.sources import FileSource, load_manifest
 from kubelet_trio.testing import TrioClock
 from tests.agent.node import Node, make_pod, ready
+from tests.agent.test_cluster import World
 from tests.sources.make import FakeWatcher
 
 MANIFEST = """
@@ -146,3 +147,25 @@ async def test_an_upgrade_restarts_no_pod_and_the_next_edit_replaces_it_once(
         assert uids[0] == uids[1] != earlier
         assert machine.containers() != containers
     assert machine.node.runtime.violations == []
+
+
+async def test_a_start_time_is_of_the_agent_that_runs_and_a_deadline_goes_on(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    world = World(tmp_path)
+    etcd = make_pod("etcd", spec=["activeDeadlineSeconds: 600"])
+    starts = []
+    for _ in range(2):
+        async with world.running(etcd):
+            await world.wait(lambda: world.is_ready("etcd-node"))
+            await trio.sleep(240)  # the mirror shows what the earlier agent wrote at first
+            starts.append(started(world, "etcd-node"))
+    assert starts[1] - starts[0] >= 240
+    async with world.running(etcd):
+        await trio.sleep(200)
+        assert world.status("etcd-node").reason == "DeadlineExceeded"
+
+
+def started(world: World, name: str) -> float:
+    at = world.status(name).startTime
+    return at.timestamp() if at is not None else 0.0

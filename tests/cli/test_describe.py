@@ -203,6 +203,12 @@ def test_a_static_pod_is_as_old_as_its_start() -> None:
     assert pod_row(POD, NOW)[5] == "4m5s"
 
 
+def test_a_static_pods_age_goes_on_when_the_agent_starts_anew() -> None:
+    seen = {"type": "PodScheduled", "lastTransitionTime": "2026-01-02T15:00:00Z"}
+    status = {"startTime": "2026-01-02T15:04:00Z", "conditions": [seen]}
+    assert pod_row({"status": status}, NOW)[5] == "4m5s"
+
+
 def test_an_event_that_came_often_says_so() -> None:
     once = {"lastTimestamp": "2026-01-02T15:04:00Z", "count": 1}
     assert event_age(once, NOW) == "5s"

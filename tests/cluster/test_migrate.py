@@ -101,7 +101,8 @@ class Migrant:
                 "mirrors": shown["metadata"].get("annotations", {}).get(MIRROR),
                 "phase": status["phase"],
                 "ip": status["podIP"],
-                "start": status["startTime"],
+                # That of a static pod is of the agent that runs.
+                "start": name == STATIC or status["startTime"],
                 "init": [c["state"] for c in status["initContainerStatuses"]],
                 **{
                     key: mains[key]

@@ -33,3 +33,15 @@ def test_any_other_gate_may_be_set_to_what_it_is(name: str) -> None:
 
 def test_a_gate_is_the_kubelets_or_another_components() -> None:
     assert not OTHERS & GATES.keys()
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_gates_of_other_components_are_known(value: bool) -> None:
+    assert gate_problems(dict.fromkeys(OTHERS, value)) == []
+
+
+@pytest.mark.parametrize("name", ["CPUCFSQuotaPeriod", "RuntimeClassInImageCriAPI", "Nonsense"])
+def test_an_unknown_gate_is_an_error(name: str) -> None:
+    assert gate_problems({name: True}) == [
+        f"invalid configuration: unrecognized feature gate: {name}"
+    ]

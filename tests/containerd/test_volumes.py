@@ -90,6 +90,28 @@ def test_sub_paths_show_parts_of_a_volume(agent: Agent, cri: CriClient, tmp_path
     assert (tmp_path / "one" / "file").read_text() == "the file"
 
 
+# Upstream's "nonexistent volume subPath should have the correct mode and owner using FSGroup".
+def test_a_sub_path_made_in_memory_has_the_mode_of_its_volume(agent: Agent) -> None:
+    look = container(
+        "main",
+        "stat -c '%a %u %g' /sub > /dev/termination-log",
+        volumeMounts=[mounted("mem", "/sub", subPath="test-sub")],
+    )
+    agent.put(
+        pod(
+            "modes",
+            look,
+            restartPolicy="Never",
+            securityContext={"runAsUser": 1001, "fsGroup": 123},
+            volumes=[{"name": "mem", "emptyDir": {"medium": "Memory"}}],
+        )
+    )
+    ended = agent.wait("modes", lambda p: p["status"]["phase"] == "Succeeded", what="ended")
+    assert container_status(ended, "main")["state"]["terminated"]["message"] == "3777 0 123\n"
+    agent.drop("modes")
+    agent.wait_gone("modes")
+
+
 def test_a_sub_path_may_not_lead_out_of_its_volume(agent: Agent, tmp_path: Path) -> None:
     (tmp_path / "volume").mkdir()
     (tmp_path / "volume" / "out").symlink_to("/etc")

@@ -60,7 +60,9 @@ def judge(before: Json, after: Json, *, may_change: bool) -> list[str]:
     ranks = [_ORDER.get(phase, 0) for phase in phases]
     if ranks[1] < ranks[0] or (ranks[0] == 2 and phases[0] != phases[1]):
         faults.append(f"phase went from {phases[0]} to {phases[1]}")
-    if old.get("startTime") and old["startTime"] != new.get("startTime"):
+    # That of a mirror pod is of the agent that runs.
+    is_mirror = "kubernetes.io/config.mirror" in after["metadata"].get("annotations", {})
+    if not is_mirror and old.get("startTime") and old["startTime"] != new.get("startTime"):
         faults.append(f"startTime went from {old['startTime']} to {new.get('startTime')}")
     is_ending = "deletionTimestamp" in after["metadata"] or ranks[1] == 2
     was_ready = condition({"status": old}, "Ready") == "True"

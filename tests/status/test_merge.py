@@ -53,6 +53,12 @@ def test_start_time_and_generation_never_go_back() -> None:
     assert (merged.startTime, merged.observedGeneration) == (THEN, 5)
 
 
+def test_a_mirror_pod_has_the_start_time_of_the_agent_that_runs() -> None:
+    theirs = PodStatus(startTime=THEN)
+    merged = merge_status(theirs, PodStatus(startTime=NOW), NOW, is_mirror=True)
+    assert merged.startTime == NOW
+
+
 def test_a_disruption_is_told_with_the_terminal_phase() -> None:
     running = PodStatus(phase="Running")
     ours = PodStatus(phase="Running", conditions=[condition("DisruptionTarget")])

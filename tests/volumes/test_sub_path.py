@@ -201,15 +201,17 @@ def test_a_server_that_does_not_answer_is_waited_for_no_longer_than_its_time(
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_missing_directories_have_the_volumes_permissions(volume: Path) -> None:
-    volume.chmod(0o2770)
+# A volume in memory is as the kernel makes a tmpfs, sticky; with a pod's fsGroup it is 3777.
+@pytest.mark.parametrize("mode", [0o755, 0o2770, 0o1777, 0o3777])
+def test_missing_directories_have_the_volumes_permissions(volume: Path, mode: int) -> None:
+    volume.chmod(mode)
     umask = os.umask(0o077)
     try:
         os.close(open_inside(volume, "inner/x/y", make=True))
     finally:
         os.umask(umask)
     for made in (volume / "a/b/x", volume / "a/b/x/y"):
-        assert stat.S_IMODE(made.stat().st_mode) == 0o2770
+        assert stat.S_IMODE(made.stat().st_mode) == mode
 
 
 def test_a_file_in_the_way_is_an_error(volume: Path) -> None:

@@ -43,7 +43,7 @@ class PodRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
     uid: PodUid
     pod: Pod
-    start_time: float  # Unix seconds, the status' startTime
+    start_time: float  # Unix seconds at which an agent first saw the pod: deadlines count from it
     termination: TerminationRequest | None = None
     pre_stopped: tuple[ContainerId, ...] = ()  # whose preStop hooks have ended
     admitted: bool = False  # a restarted agent does not decide on its admission again

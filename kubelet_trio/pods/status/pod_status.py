@@ -54,7 +54,7 @@ def pod_status(pod: Pod, observed: RuntimePod, given: StatusInput) -> PodStatus:
             pod, observed, given, previous, ContainerKind.EPHEMERAL
         ),
         qosClass=previous.qosClass or pod_qos(pod),
-        startTime=_start_time(given, previous),
+        startTime=_start_time(pod, given, previous),
         podIP=ips[0] if ips else None,
         podIPs=[PodIP(ip=ip) for ip in ips] or None,
         hostIP=given.host_ips[0] if given.host_ips else previous.hostIP,
@@ -86,7 +86,7 @@ def _rejected_status(pod: Pod, given: StatusInput, previous: PodStatus) -> PodSt
         reason=failure.reason if failure is not None else None,
         message=failure.message if failure is not None else None,
         qosClass=previous.qosClass or pod_qos(pod),
-        startTime=_start_time(given, previous),
+        startTime=_start_time(pod, given, previous),
         observedGeneration=max(generation, previous.observedGeneration or 0) or None,
         conditions=_other_conditions(pod, given, is_over=True) or None,
         nominatedNodeName=previous.nominatedNodeName,
@@ -223,9 +223,10 @@ def _ended(status: ContainerStatus) -> ContainerStatus:
     return msgspec.structs.replace(status, state=lost_at_end(), ready=False, started=False)
 
 
-def _start_time(given: StatusInput, previous: PodStatus) -> datetime.datetime:
-    """Return the start time: the first one reported stays."""
-    return previous.startTime or to_datetime(given.start_time or given.now)
+def _start_time(pod: Pod, given: StatusInput, previous: PodStatus) -> datetime.datetime:
+    """Return the start time: the first one reported stays, but for static pods."""
+    began = to_datetime(given.start_time or given.now)
+    return began if is_static(pod) else previous.startTime or began
 
 
 def _pod_ips(

@@ -27,6 +27,7 @@ from kubelet_trio.model import (
     RuntimePod,
     Waited,
     get_logger,
+    is_static,
     metadata,
     pod_containers,
     pod_key,
@@ -104,6 +105,15 @@ class PodReporter:
     def status(self) -> PodStatus | None:
         """The status that was published last, by this agent or an earlier one."""
         return self._status
+
+    def _shown_start(self, pod: Pod) -> float:
+        """Return the time for `status.startTime`.
+
+        That of a static pod is of the agent that runs, as after a start of the Go kubelet, which
+        has its statuses in memory alone; a NodeConformance test asks for it.
+        """
+        began = self._services.started_at if is_static(pod) else 0.0
+        return max(self.start_time, began)
 
     async def announce(self, pod: Pod, *, waits: bool) -> None:
         """Show the pod on this node before the runtime is listed: as last seen, or Pending.
@@ -188,7 +198,7 @@ class PodReporter:
             previous=self._status,
             waiting=waiting,
             failure=request.failure if request is not None else None,
-            start_time=self.start_time,
+            start_time=self._shown_start(pod),
             host_ips=self._services.node().host_ips,
             runtime_name=self._services.runtime_state.value.name,
             recursive_read_only=handler in self._services.runtime_state.value.recursive_read_only,

@@ -1,15 +1,14 @@
-"""/debug/pprof, /statusz and /flagz: the agent's own process.
+"""/debug/pprof, /debug/tasks and /debug/log: the agent's own process.
 
 The profiles have Python's equivalents: Trio tasks and worker threads for goroutines, the threads
 that run Python for the CPU profile, and the allocations that `tracemalloc` traces for the heap. Any
 other name is 404 `Unknown profile`, as in Go. Nothing is traced or sampled before a request.
 
-Source: net/http/pprof; k8s.io/component-base/zpages.
+Source: net/http/pprof.
 """
 
 from __future__ import annotations
 
-import datetime
 import sys
 import threading
 import traceback
@@ -21,7 +20,6 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from kubelet_trio import __version__
 from kubelet_trio.model import (
     LOG_LEVELS,
     Offload,
@@ -45,10 +43,6 @@ _SECRET_FLAGS: Mapping[str, Callable[[str], str]] = MappingProxyType(
     }
 )
 _NOSNIFF: Headers = (("X-Content-Type-Options", "nosniff"),)
-_WARNING = (
-    "\nWarning: This endpoint is not meant to be machine parseable, has no formatting "
-    "compatibility guarantees and is for debugging purposes only.\n\n"
-)
 _DEFAULT_SECONDS = 30
 _MAX_SECONDS = 300
 _INDEX = """/debug/pprof/
@@ -242,29 +236,4 @@ def log_page(request: Request) -> Response:
     if lines and (last is None or last < 0):
         raise HttpError(HTTPStatus.BAD_REQUEST, f"lines: {lines!r} is not a number")
     text = "".join(f"{line}\n" for line in recent_log.lines(level, last))
-    return Response(body=text.encode(), headers=_NOSNIFF)
-
-
-def statusz(started_at: float, now: float, kubernetes: str, paths: Sequence[str]) -> Response:
-    """Return the page of /statusz. Times are Unix seconds."""
-    started = datetime.datetime.fromtimestamp(started_at, datetime.UTC)
-    up = int(now - started_at)
-    lines = {
-        "Started": started.strftime("%a %b %d %H:%M:%S UTC %Y"),
-        "Up": f"{up // 3600} hr {up // 60 % 60:02} min {up % 60:02} sec",
-        "Python version": sys.version.split()[0],
-        "Binary version": __version__,
-        "Emulation version": kubernetes.removeprefix("v").rpartition(".")[0],
-        "Paths": " ".join(paths),
-    }
-    return _page("statusz", (f"{name}: {value}" for name, value in lines.items()))
-
-
-def flagz(flags: Mapping[str, str]) -> Response:
-    """Return the page of /flagz."""
-    return _page("flagz", (f"{name}={value}" for name, value in sorted(flags.items())))
-
-
-def _page(name: str, lines: Iterator[str]) -> Response:
-    text = f"\nkubelet {name}{_WARNING}" + "\n".join(lines) + "\n"
     return Response(body=text.encode(), headers=_NOSNIFF)

@@ -31,13 +31,8 @@ from kubelet_trio.model import (
     get_logger,
     set_verbosity,
 )
-from kubelet_trio.server.debug.process import (
-    Profiles,
-    flagz,
-    log_page,
-    statusz,
-    tasks_page,
-)
+from kubelet_trio.server.debug.process import Profiles, log_page, tasks_page
+from kubelet_trio.server.debug.zpages import flagz, statusz
 from kubelet_trio.server.errors import HttpError, restful_error
 from kubelet_trio.server.http.router import Router
 from kubelet_trio.server.http.types import Handler, Observe, Request, Response, parse_decimal
@@ -156,12 +151,16 @@ def _add_process(router: Router, parts: ApiParts) -> None:
             router.add(method, "/debug/flags/v", _refuse_flag)
     else:
         _add_refusal(router, "/debug/flags/v", "flags endpoint is disabled.")
-    router.add("GET", "/flagz", _plain(lambda _: flagz(parts.flags)))
 
-    def status(_: Request) -> Response:
+    def flags(request: Request) -> Response:
+        return flagz(request.headers.get("accept"), parts.flags)
+
+    def status(request: Request) -> Response:
+        accept = request.headers.get("accept")
         started_at, now = view.status().started_at, parts.clock.time()
-        return statusz(started_at, now, KUBERNETES_VERSION, router.paths())
+        return statusz(accept, started_at, now, KUBERNETES_VERSION, router.paths())
 
+    router.add("GET", "/flagz", _plain(flags))
     router.add("GET", "/statusz", _plain(status))
 
 

@@ -19,6 +19,7 @@ own name resolve to 127.0.0.1 and read the agent's answers (DNS rebinding).
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from http import HTTPStatus
@@ -27,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from lightkube.models.core_v1 import ContainerState, ContainerStatus, Event, Pod
+from lightkube.models.core_v1 import ContainerState, ContainerStatus, Event, Pod, PodStatus
 
 from kubelet_trio import __version__
 from kubelet_trio.model import Offload, PodUid, Purpose, metadata, pod_uid, thread_offload
@@ -202,6 +203,15 @@ def _order(pod: dict[str, Any]) -> tuple[str, str, str]:
     return pod["namespace"], pod["name"], pod["uid"]
 
 
+def _seen(status: PodStatus | None) -> datetime.datetime | None:
+    """Return when a pod was first seen: a static one has no creation time."""
+    if status is None:
+        return None
+    scheduled = (c for c in status.conditions or () if c.type == "PodScheduled")
+    # Its start time is of the agent that runs.
+    return next((c.lastTransitionTime for c in scheduled), None) or status.startTime
+
+
 def _pod(pod: Pod) -> dict[str, Any]:
     meta, status = metadata(pod), pod.status
     ready = (c.status for c in (status.conditions if status else None) or () if c.type == "Ready")
@@ -214,7 +224,7 @@ def _pod(pod: Pod) -> dict[str, Any]:
         "reason": (status.reason if status else None) or "",
         "message": (status.message if status else None) or "",
         "ip": (status.podIP if status else None) or "",
-        "createdAt": meta.creationTimestamp or (status.startTime if status else None),
+        "createdAt": meta.creationTimestamp or _seen(status),
         "startedAt": status.startTime if status else None,
         "endsAt": meta.deletionTimestamp,
         **amounts(pod),

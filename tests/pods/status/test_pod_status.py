@@ -53,6 +53,13 @@ def test_the_start_time_is_told_once_and_stays() -> None:
     assert status(pod(), start_time=500.0, previous=before).startTime == to_datetime(5)
 
 
+# Upstream's StaticPod "should be ready after init container is removed and kubelet restarts".
+def test_a_static_pods_start_time_is_of_the_agent_that_runs() -> None:
+    static = pod(annotations={"kubernetes.io/config.source": "file"})
+    before = PodStatus(startTime=to_datetime(5))
+    assert status(static, start_time=500.7, previous=before).startTime == to_datetime(500)
+
+
 V4, V6 = "10.0.0.1", "fd00::1"
 
 
