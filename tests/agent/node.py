@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import trio
 from lightkube.models.core_v1 import ContainerStatus, Pod, PodStatus
 from trio_util import AsyncValue
@@ -216,6 +217,11 @@ def below(tree: TreeNode, *path: str) -> TreeNode:
 
 def ready(status: PodStatus) -> bool:
     return any(c.type == "Ready" and c.status == "True" for c in status.conditions or ())
+
+
+def without_start(status: PodStatus) -> PodStatus:
+    """Return what outlives an agent: the start time of a static pod is of the one that runs."""
+    return msgspec.structs.replace(status, startTime=None)
 
 
 CONTAINER_RUNNING = v1.ContainerState.CONTAINER_RUNNING
