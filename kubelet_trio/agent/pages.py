@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 log = get_logger()
 
+_READ_LIMIT = 30.0  # seconds for a client to read a page of metrics, as for a body in one piece
+
 _ONLY = "only_cpu_and_memory"
 # https://prometheus.io/docs/instrumenting/exposition_formats/
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
@@ -119,8 +121,12 @@ def stats_pages(stats: AgentStats, metrics: AgentMetrics) -> Mapping[str, Handle
         pieces = await (await stats.provider()).cadvisor()
 
         async def write(send: Send) -> None:
-            for piece in pieces:
-                await send(piece)
+            # Until it is read, all that was measured stays in memory.
+            with trio.move_on_after(_READ_LIMIT):
+                for piece in pieces:
+                    await send(piece)
+                return
+            raise trio.BrokenResourceError("the client does not read")
 
         return Response(stream=write, content_type=_TEXT)
 

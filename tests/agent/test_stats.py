@@ -127,6 +127,22 @@ async def test_every_page_answers(tmp_path: Path, autojump_clock: MockClock) -> 
             assert await whole(response) or path in ("/metrics/probes", "/metrics/slis")
 
 
+async def test_a_scraper_that_does_not_read_is_given_up(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async def stuck(_data: bytes) -> None:
+        await trio.sleep_forever()
+
+    async with Node(tmp_path).running() as agent:
+        page = stats_pages(agent.stats, agent.metrics)["/metrics/cadvisor"]
+        response = await page(Request("GET", "/metrics/cadvisor"))
+        assert response.stream is not None
+        began = trio.current_time()
+        with pytest.raises(trio.BrokenResourceError):
+            await response.stream(stuck)
+        assert trio.current_time() - began == 30
+
+
 async def test_a_claims_use_is_told_though_its_volume_has_another_name_on_disk(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
