@@ -66,6 +66,7 @@ from kubelet_trio.model.offload import (
     offload_for,
 )
 from kubelet_trio.model.periods import Phase, next_due
+from kubelet_trio.model.pieces import joined
 from kubelet_trio.model.pods import (
     CONFIG_HASH,
     CONFIG_MIRROR,
@@ -238,6 +239,7 @@ __all__ = [
     "is_mirror",
     "is_static",
     "is_terminal",
+    "joined",
     "last_data",
     "make_directory",
     "mapped_ids",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kubelet_trio.model import joined
 from kubelet_trio.stats.cadvisor_families import (
     FAMILIES,
     NO_CPU,
@@ -41,20 +42,12 @@ _PLACES = {letter: i for i, (_, letters) in enumerate(TASK_STATES) for letter in
 
 
 def cadvisor_page(snapshot: Snapshot, machine: MachineInfo) -> Iterator[bytes]:
-    """Yield the page in pieces of at least 128 KiB, but for the last one.
+    """Return the page in pieces of at least 128 KiB, but for the last one.
 
     A full node's has 7 MB. In one piece these, and the copies on their way to the socket, would be
     memory that comes from the system anew for each scrape.
     """
-    found, size = list[bytes](), 0
-    for text in _families(snapshot, machine):
-        found.append(text)
-        size += len(text)
-        if size >= _PIECE:
-            yield b"".join(found)
-            found.clear()
-            size = 0
-    yield b"".join(found)
+    return joined(_families(snapshot, machine), _PIECE)
 
 
 def _families(snapshot: Snapshot, machine: MachineInfo) -> Iterator[bytes]:

@@ -119,13 +119,17 @@ class Mounts:
         if self._descriptor is not None:
             # First asked, then read: a change in between is told the next time.
             if self._changes.poll(0):
-                self._found = _read_mounts(self._descriptor)
+                self._read_again(self._descriptor)
             return self._found
         try:
             descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             return {}
-        found = _read_mounts(descriptor)
+        try:
+            found = _read_mounts(descriptor)
+        except OSError:
+            os.close(descriptor)
+            return {}
         if self._room.left < 1:
             os.close(descriptor)
             return found
@@ -133,6 +137,14 @@ class Mounts:
         self._descriptor, self._found = descriptor, found
         self._changes.register(descriptor, select.POLLPRI)
         return found
+
+    def _read_again(self, descriptor: int) -> None:
+        try:
+            self._found = _read_mounts(descriptor)
+        except OSError:
+            # The change is not told twice: the next look opens the table anew.
+            self.close()
+            self._found = {}
 
     def close(self) -> None:
         """Let go of the table."""
@@ -144,10 +156,7 @@ class Mounts:
 
 
 def _read_mounts(descriptor: int) -> dict[str, str]:
-    try:
-        return visible_mounts(content(descriptor).decode("utf-8", "replace"))
-    except OSError:
-        return {}
+    return visible_mounts(content(descriptor).decode("utf-8", "replace"))
 
 
 def read_disks(

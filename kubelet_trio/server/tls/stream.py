@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import ssl
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import trio
 from trio.abc import HalfCloseableStream
+
+from kubelet_trio.model import joined
 
 _RECEIVE = 256 * 1024  # bytes returned at a time
 # Bytes read from the socket at a time: with the rest of a record of the read before, what they
@@ -121,7 +123,7 @@ class TlsStream(HalfCloseableStream):
         They are joined and encrypted a few at a time: the copies stay in the core's cache.
         """
         async with self._sending:
-            for piece in _joined(parts):
+            for piece in joined(parts, _JOINED):
                 if self._outgoing.pending + len(piece) > _SEND:
                     await self._flush_held()
                 self._write(piece)
@@ -175,18 +177,3 @@ class TlsStream(HalfCloseableStream):
             self._tls.unwrap()
         with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             await self._flush()
-
-
-def _joined(parts: Iterable[bytes | memoryview]) -> Iterator[bytes]:
-    """Yield parts, some of them joined."""
-    found: list[bytes | memoryview] = []
-    size = 0
-    for part in parts:
-        found.append(part)
-        size += len(part)
-        if size >= _JOINED:
-            yield b"".join(found)
-            found.clear()
-            size = 0
-    if size:
-        yield b"".join(found)
