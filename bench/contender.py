@@ -13,8 +13,8 @@ import signal
 import subprocess
 import time
 import urllib.request
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -102,6 +102,16 @@ class Ours:
 
     def pods(self) -> list[Json]:
         return list(self._agent.ask("/pods")["items"])
+
+    @contextmanager
+    def watched(self) -> Iterator[Callable[[str], object]]:
+        """Watch its pods; yield what waits until the pod of that name is Ready.
+
+        The agent tells of it at once. Nobody asks, which would take CPU time from what is measured.
+        """
+        self._agent.start_watching()
+        yield self._agent.wait_ready
+        self._agent.stop_watching()
 
     def close(self) -> None:
         self._agent.close()

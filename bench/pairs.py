@@ -65,10 +65,11 @@ class _Agent:
         self._number += 1
         made = _manifest(f"one-{self._number}")
         name, found = made["metadata"]["name"], Figures()
-        began = time.time_ns()
-        self._ours.put(made)
-        wait_ready(self._ours, {name}, 0.01, _LIMIT)
-        found["one.ready"] = (time.time_ns() - began) / 1e9
+        with self._ours.watched() as wait:
+            began = time.time_ns()
+            self._ours.put(made)
+            wait(name)
+            found["one.ready"] = (time.time_ns() - began) / 1e9
         first = self._live(name)
         found["one.started"] = (self._started(first) - began) / 1e9
         time.sleep(0.3)
