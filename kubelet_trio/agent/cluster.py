@@ -201,7 +201,7 @@ class Cluster:
         identity, name = settings.identity, settings.identity.name
         self.events = ApiEvents(api, name, qps=settings.event_qps, burst=settings.event_burst)
         # A mirror pod stays while its static pod terminates: the worker still uses the name.
-        self._mirrors = MirrorPods(api, self.node.value, self._ending)
+        self._mirrors = MirrorPods(api, self.node.value, self._present)
         self.source = ApiSource(
             api,
             name,
@@ -315,8 +315,11 @@ class Cluster:
             self.volumes.in_use.note_reported(status.volumesInUse or ())
         return pods
 
-    def _ending(self) -> set[PodKey]:
-        return {pod_key(worker.pod) for worker in self._workers.values()}
+    def _present(self) -> dict[PodKey, list[PodUid]]:
+        found: dict[PodKey, list[PodUid]] = {}
+        for uid, worker in self._workers.items():
+            found.setdefault(pod_key(worker.pod), []).append(uid)
+        return found
 
     def _observe_pods(self, pods: Mapping[PodUid, Pod], mirrors: Mapping[PodKey, Pod]) -> None:
         self.statuses.observe(pods, mirrors)

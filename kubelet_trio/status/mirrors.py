@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import msgspec
 import trio
@@ -33,6 +34,7 @@ from kubelet_trio.model import (
     CONFIG_MIRROR,
     Bell,
     PodKey,
+    PodUid,
     about_pod,
     blake2b,
     canonical_quantity,
@@ -51,6 +53,8 @@ _OWN_PREFIX = "kubelet-trio/"  # annotations for this agent only
 # proof, because an admission plugin or webhook may have changed them.
 _SIZE = _OWN_PREFIX + "size"
 
+# The UIDs of pods, by their name.
+Present = Mapping[PodKey, Collection[PodUid]]
 _Aim = tuple[PodKey, str, str]  # a name, the UIDs of the mirror to delete and the pod to create
 
 
@@ -67,7 +71,7 @@ def plan_mirrors(
     static: Mapping[PodKey, Pod],
     mirrors: Mapping[PodKey, Pod],
     *,
-    ending: Collection[PodKey] = (),
+    present: Present = MappingProxyType({}),
     is_complete: bool,
 ) -> list[MirrorPlan]:
     """Return what to do, by name.
@@ -75,11 +79,14 @@ def plan_mirrors(
     Args:
         static: the static pods that are wanted.
         mirrors: those of the API server.
-        ending: names of pods that are still being taken down: their mirrors stay until then.
+        present: what the node has of pods, also of those that are not wanted any more: until such
+            a pod is gone its mirror stays, and shows how it ends.
         is_complete: whether every source has delivered.
     """
     plans = []
     for key, pod in static.items():
+        if _is_preceded(pod, present.get(key, ())):
+            continue
         mirror = mirrors.get(key)
         if mirror is None:
             plans.append(MirrorPlan(key, create=pod))
@@ -90,9 +97,14 @@ def plan_mirrors(
         plans += [
             MirrorPlan(key, delete=mirror)
             for key, mirror in mirrors.items()
-            if key not in static and key not in ending
+            if key not in static and key not in present
         ]
     return plans
+
+
+def _is_preceded(pod: Pod, present: Collection[PodUid]) -> bool:
+    """Return whether another pod of its name, such as of its manifest before an edit, is there."""
+    return any(uid != pod_uid(pod) for uid in present)
 
 
 def is_mirror_of(mirror: Pod, pod: Pod) -> bool:
@@ -152,18 +164,18 @@ class MirrorPods:
         self,
         api: KubeApi,
         node: AsyncValue[Node | None],
-        ending: Callable[[], Collection[PodKey]],
+        present: Callable[[], Present],
     ) -> None:
         """Set it up.
 
         Args:
             api: the API server.
             node: the node's object, the owner of mirrors; without it none are created.
-            ending: returns the names of pods that are being taken down.
+            present: returns the pods that the node has, also those that are not wanted any more.
         """
         self._api = api
         self._node = node
-        self._ending = ending
+        self._present = present
         self._static: Mapping[PodKey, Pod] = {}
         self._mirrors: Mapping[PodKey, Pod] | None = None  # None: not known yet
         self._is_complete = False
@@ -206,15 +218,15 @@ class MirrorPods:
         node = self._node.value
         if node is None or node.metadata is None or self._mirrors is None:
             return float("inf")
-        ending = self._ending()
+        present = self._present()
         plans = plan_mirrors(
-            self._static, self._mirrors, ending=ending, is_complete=self._is_complete
+            self._static, self._mirrors, present=present, is_complete=self._is_complete
         )
         kept = {_aim(plan) for plan in plans}
         self._retries = {aim: retry for aim, retry in self._retries.items() if aim in kept}
         now, waits = trio.current_time(), [float("inf")]
-        if any(key in ending and key not in self._static for key in self._mirrors):
-            waits.append(_ENDING)  # its mirror is deleted when the pod is gone
+        if any(self._is_ending(key, uids) for key, uids in present.items()):
+            waits.append(_ENDING)  # the mirror of that name is deleted when the pod is gone
         for plan in plans:
             retry = self._retries.setdefault(_aim(plan), Retry())
             if retry.until > now:
@@ -230,6 +242,13 @@ class MirrorPods:
                 retry.until = trio.current_time() + retry.cap
                 waits.append(retry.cap)
         return min(waits)
+
+    def _is_ending(self, key: PodKey, present: Collection[PodUid]) -> bool:
+        """Return whether a pod of this name that is not wanted any more is there."""
+        wanted = self._static.get(key)
+        if wanted is None:
+            return key in (self._mirrors or {})
+        return _is_preceded(wanted, present)
 
     async def _carry_out(self, plan: MirrorPlan, node_name: str, node_uid: str) -> None:
         key = plan.key

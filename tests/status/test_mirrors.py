@@ -14,7 +14,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 from trio.testing import MockClock, wait_all_tasks_blocked
 from trio_util import AsyncValue
 
-from kubelet_trio.model import CONFIG_MIRROR, PodKey, metadata, pod_key, spec
+from kubelet_trio.model import CONFIG_MIRROR, PodKey, PodUid, metadata, pod_key, pod_uid, spec
 from kubelet_trio.status.mirrors import (
     MirrorPlan,
     MirrorPods,
@@ -78,7 +78,7 @@ OF_SIZED = mirror_of(SIZED, NODE, "node-uid")
 
 
 @pytest.mark.parametrize(
-    ("static", "mirrors", "ending", "is_complete", "expected"),
+    ("static", "mirrors", "present", "is_complete", "expected"),
     [
         ([POD], [], [], True, [MirrorPlan(KEY, create=POD)]),
         ([POD], [], [], False, [MirrorPlan(KEY, create=POD)]),
@@ -87,7 +87,14 @@ OF_SIZED = mirror_of(SIZED, NODE, "node-uid")
         ([EDITED], [MIRROR], [], True, [MirrorPlan(KEY, MIRROR, EDITED)]),
         ([], [MIRROR], [], True, [MirrorPlan(KEY, MIRROR)]),
         ([], [MIRROR], [], False, []),
-        ([], [MIRROR], [KEY], True, []),
+        ([], [MIRROR], [POD], True, []),
+        # The pod of the manifest before the edit ends first, and its mirror shows that.
+        ([EDITED], [MIRROR], [POD], True, []),
+        ([EDITED], [MIRROR], [POD, EDITED], True, []),
+        ([EDITED], [dying(MIRROR)], [POD, EDITED], True, []),
+        ([EDITED], [], [POD, EDITED], True, []),
+        ([EDITED], [MIRROR], [EDITED], True, [MirrorPlan(KEY, MIRROR, EDITED)]),
+        ([POD], [dying(MIRROR)], [POD], True, [MirrorPlan(KEY, dying(MIRROR), POD)]),
         # Resized: the mirror's resources cannot be changed.
         ([SIZED], [OF_SIZED], [], True, []),
         ([sized("1000m", "65536Ki")], [OF_SIZED], [], True, []),
@@ -109,14 +116,14 @@ OF_SIZED = mirror_of(SIZED, NODE, "node-uid")
 def test_what_is_done_about_mirrors(
     static: list[Pod],
     mirrors: list[Pod],
-    ending: list[PodKey],
+    present: list[Pod],
     is_complete: bool,
     expected: list[MirrorPlan],
 ) -> None:
     found = plan_mirrors(
         {pod_key(p): p for p in static},
         {pod_key(p): p for p in mirrors},
-        ending=ending,
+        present={KEY: [pod_uid(p) for p in present]} if present else {},
         is_complete=is_complete,
     )
     assert found == expected
@@ -126,8 +133,8 @@ class World:
     def __init__(self) -> None:
         self.kube = FakeKube()
         self.node: AsyncValue[Node | None] = AsyncValue(add_node(self.kube))
-        self.ending: set[PodKey] = set()
-        self.mirrors = MirrorPods(self.kube.node(NODE), self.node, lambda: self.ending)
+        self.present: dict[PodKey, list[PodUid]] = {}
+        self.mirrors = MirrorPods(self.kube.node(NODE), self.node, lambda: self.present)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -161,11 +168,11 @@ async def test_a_static_pod_gets_its_mirror_and_loses_it(autojump_clock: MockClo
     async with world.running():
         world.want(POD)
         await world.wait(lambda: world.found() is not None)
-        world.ending = {KEY}
+        world.present = {KEY: [pod_uid(POD)]}
         world.want()
         await trio.sleep(60)
         assert world.found() is not None
-        world.ending = set()
+        world.present = {}
         await world.wait(lambda: world.found() is None)
 
 
@@ -214,8 +221,14 @@ async def test_an_edited_pod_gets_a_new_mirror(autojump_clock: MockClock) -> Non
     async with world.running():
         world.want(POD)
         await world.wait(lambda: world.found() is not None)
+        first = world.found()
+        world.present = {KEY: [pod_uid(POD), pod_uid(EDITED)]}
         world.want(EDITED)
+        await trio.sleep(60)
+        assert world.found() == first  # it is still the first one's, which ends
+        world.present = {KEY: [pod_uid(EDITED)]}
         await world.wait(lambda: world.found(EDITED) is not None)
+        assert trio.current_time() < 63
 
 
 async def test_a_resized_pod_gets_one_new_mirror_with_its_resources(
