@@ -190,7 +190,8 @@ WITHOUT_EFFECT = frozenset(
 )  # fmt: skip
 EITHER = WITHOUT_EFFECT | {
     "CPUManagerPolicyAlphaOptions", "CPUManagerPolicyBetaOptions", "CSIVolumeHealth",
-    "ClusterTrustBundleProjection", "CustomCPUCFSQuotaPeriod", "DRAExtendedResource",
+    "ClusterTrustBundleProjection", "ContainerStopSignals", "CustomCPUCFSQuotaPeriod",
+    "DRAExtendedResource",
     "DisableCPUQuotaWithExclusiveCPUs", "DynamicResourceAllocation", "ExtendWebSocketsToKubelet",
     "GracefulNodeShutdown", "GracefulNodeShutdownBasedOnPodPriority", "KubeletInUserNamespace",
     "KubeletPodResourcesDynamicResources", "KubeletPodResourcesListUseActivePods",

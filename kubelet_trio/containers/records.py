@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kubelet_trio.containers.labels import CONTAINER_NAME, RESTART_COUNT, container_info
+from kubelet_trio.containers.stop_signals import api_stop_signal
 from kubelet_trio.cri import v1
 from kubelet_trio.model import (
     CONFIG_SOURCE,
@@ -58,6 +59,7 @@ def container_record(
         user=_user(status.user),
         pid=pid,
         resources=_resources(status.resources),
+        stop_signal=api_stop_signal(status.stop_signal),
     )
 
 

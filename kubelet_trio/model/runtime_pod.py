@@ -61,6 +61,7 @@ class ContainerRecord:
     user: tuple[int, int, tuple[int, ...]] | None = None  # uid, gid, supplemental groups
     pid: int = 0  # 0 if the runtime does not report it
     resources: ConfiguredResources | None = None  # None if the runtime does not report them
+    stop_signal: str = ""  # the API's name of it: SIGRTMIN+3; "" if the runtime does not report it
 
 
 @dataclass(frozen=True, slots=True)

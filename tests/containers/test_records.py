@@ -55,6 +55,22 @@ def test_an_exited_containers_record_has_all_of_it() -> None:
     assert record.hash == record.annotations["io.kubernetes.container.hash"]
 
 
+@pytest.mark.parametrize(
+    ("told", "name"),
+    [
+        (v1.Signal.RUNTIME_DEFAULT, ""),  # of a runtime that knows no stop signals
+        (v1.Signal.SIGTERM, "SIGTERM"),
+        (v1.Signal.SIGRTMINPLUS3, "SIGRTMIN+3"),
+        (v1.Signal.SIGRTMAXMINUS14, "SIGRTMAX-14"),
+        (v1.Signal.SIGRTMAX, "SIGRTMAX"),
+        (v1.Signal(99), ""),  # of a newer CRI
+    ],
+)
+def test_the_stop_signal_has_the_apis_name(told: v1.Signal, name: str) -> None:
+    exited = status(v1.ContainerState.CONTAINER_EXITED, stop_signal=told)
+    assert container_record(exited, SANDBOX).stop_signal == name
+
+
 def test_a_running_containers_record_has_no_end() -> None:
     record = container_record(status(v1.ContainerState.CONTAINER_RUNNING), SANDBOX, pid=42)
     assert (record.exit_code, record.reason, record.message, record.finished_at) == (0, "", "", 0.0)

@@ -70,3 +70,8 @@ def test_back_offs_begin_with_a_second_if_the_gate_asks_for_it() -> None:
     assert agent().crash_back_off == BackOffPolicy(base=10, cap=300)
     reduced = agent("--feature-gates=ReduceDefaultCrashLoopBackOffDecay=true").crash_back_off
     assert reduced == BackOffPolicy(base=1, cap=300)  # the longest is the configuration's
+
+
+def test_stop_signals_are_obeyed_if_the_gate_asks_for_it() -> None:
+    assert not agent().node.stop_signals
+    assert agent("--feature-gates=ContainerStopSignals=true").node.stop_signals

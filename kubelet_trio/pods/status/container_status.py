@@ -128,6 +128,7 @@ class _ContainerStatus:
             volumeMounts=self._mounts(),
             resources=container_resources(self.container.spec, newest, self.given.resize),
             allocatedResources=allocated.requests or None if allocated is not None else None,
+            stopSignal=(newest.stop_signal or None) if self.given.stop_signals else None,
         )
 
     def _state(self, record: ContainerRecord) -> api.ContainerState:

@@ -202,6 +202,7 @@ class PodReporter:
             host_ips=self._services.node().host_ips,
             runtime_name=self._services.runtime_state.value.name,
             recursive_read_only=handler in self._services.runtime_state.value.recursive_read_only,
+            stop_signals=self._services.node().stop_signals,
             termination_messages=self._messages,
             started=started,
             ready=ready,

@@ -393,6 +393,26 @@ def test_an_ephemeral_container_is_neither_started_nor_ready() -> None:
 # The rest.
 
 
+@pytest.mark.parametrize(
+    ("told", "shown"),
+    [("SIGRTMIN+3", "SIGRTMIN+3"), pytest.param("", None, id="the runtime does not tell")],
+)
+def test_the_stop_signal_is_shown_with_its_gate_only(told: str, shown: str | None) -> None:
+    running, ended = record("web", stop_signal=told), record("web", EXITED, stop_signal=told)
+    for instance in (running, ended):
+        assert web(pod(), instance, stop_signals=True).stopSignal == shown
+        assert web(pod(), instance).stopSignal is None
+    made = status(
+        pod(init=["i"], ephemeral=["e"]),
+        record("i", EXITED, stop_signal=told),
+        record("e", stop_signal=told),
+        stop_signals=True,
+    )
+    (first,), (last,) = made.initContainerStatuses or [], made.ephemeralContainerStatuses or []
+    assert first.stopSignal == last.stopSignal == shown
+    assert web(pod(), stop_signals=True).stopSignal is None  # it was never made
+
+
 def test_mounts_are_told_with_how_read_only_they_are() -> None:
     def mount(name: str, **more: Any) -> VolumeMount:
         return VolumeMount(name=name, mountPath=f"/{name}", **more)
