@@ -11,6 +11,7 @@ from kubelet_trio.model import (
     ContainerId,
     ContainerRecord,
     ContainerState,
+    ImageMount,
     SandboxId,
     SandboxRecord,
 )
@@ -60,6 +61,11 @@ def container_record(
         pid=pid,
         resources=_resources(status.resources),
         stop_signal=api_stop_signal(status.stop_signal),
+        image_mounts=tuple(
+            ImageMount(m.container_path, m.image.image, m.image.image_ref)
+            for m in status.mounts
+            if m.image is not None
+        ),
     )
 
 

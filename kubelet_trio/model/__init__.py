@@ -120,6 +120,7 @@ from kubelet_trio.model.runtime_pod import (
     ConfiguredResources,
     ContainerRecord,
     ContainerState,
+    ImageMount,
     RuntimePod,
     SandboxRecord,
 )
@@ -180,6 +181,7 @@ __all__ = [
     "EventType",
     "FileChange",
     "Histogram",
+    "ImageMount",
     "InotifyWatcher",
     "LateEvent",
     "Latest",

@@ -75,3 +75,8 @@ def test_back_offs_begin_with_a_second_if_the_gate_asks_for_it() -> None:
 def test_stop_signals_are_obeyed_if_the_gate_asks_for_it() -> None:
     assert not agent().node.stop_signals
     assert agent("--feature-gates=ContainerStopSignals=true").node.stop_signals
+
+
+def test_digests_of_image_volumes_are_shown_if_the_gate_asks_for_it() -> None:
+    assert not agent().node.image_digests
+    assert agent("--feature-gates=ImageVolumeWithDigest=true").node.image_digests

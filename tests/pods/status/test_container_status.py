@@ -393,6 +393,19 @@ def test_an_ephemeral_container_is_neither_started_nor_ready() -> None:
 # The rest.
 
 
+def test_a_mounted_image_is_told_with_its_digest() -> None:
+    mounts = [VolumeMount(name=path.strip("/"), mountPath=path) for path in ("/a", "b", "/c")]
+    of, running = pod(container("web", volumeMounts=mounts)), record("web", attempt=1)
+    refs = {running.id: {"/a": "app@sha256:1", "/b": "app@sha256:2"}}
+    shown = [
+        m.volumeStatus.image.imageRef if m.volumeStatus and m.volumeStatus.image else None
+        for m in web(of, running, image_refs=refs).volumeMounts or ()
+    ]
+    assert shown == ["app@sha256:1", "app@sha256:2", None]
+    for one in (web(of, record("web"), image_refs=refs), web(of, image_refs=refs)):
+        assert [m.volumeStatus for m in one.volumeMounts or ()] == [None] * 3
+
+
 @pytest.mark.parametrize(
     ("told", "shown"),
     [("SIGRTMIN+3", "SIGRTMIN+3"), pytest.param("", None, id="the runtime does not tell")],
