@@ -278,4 +278,5 @@ def _make_cgroups(
         lambda: state.wait_value(lambda now: now.is_ready),
         settled,
         managers.has_no_quota,
+        meter,
     )

@@ -109,7 +109,7 @@ GATES: Mapping[str, bool] = dict.fromkeys(EVIDENCE, True) | dict.fromkeys(_OFF.s
 # Stages of gates upstream; of the others, those that are off are in alpha, and those on in beta.
 _STABLE = """
 CPUManagerPolicyOptions CSIServiceAccountTokenSecrets CustomCPUCFSQuotaPeriod DRAAdminAccess
-DRAPrioritizedList DisableCPUQuotaWithExclusiveCPUs DynamicResourceAllocation ExecProbeTimeout
+DRAPrioritizedList DynamicResourceAllocation ExecProbeTimeout
 ImageMaximumGCAge ImageVolume InPlacePodVerticalScaling KubeletCgroupDriverFromCRI
 KubeletFineGrainedAuthz KubeletPSI KubeletPodResourcesDynamicResources KubeletPodResourcesGet
 KubeletTracing MutableCSINodeAllocatableCount NodeLogQuery NodeSwap PodLifecycleSleepAction
@@ -124,7 +124,8 @@ ClusterTrustBundleProjection PodCertificateRequest LocalStorageCapacityIsolation
 SELinuxMount AllBeta
 """
 _DEPRECATED = """
-DisableNodeKubeProxyVersion KubeletPodResourcesListUseActivePods AllowDNSOnlyNodeCSR
+DisableCPUQuotaWithExclusiveCPUs DisableNodeKubeProxyVersion
+KubeletPodResourcesListUseActivePods AllowDNSOnlyNodeCSR
 AllowInsecureKubeletCertificateSigningRequests AllowOverwriteTerminationGracePeriodSeconds
 KubeletRegistrationGetOnExistsOnly GitRepoVolumeDriver ChangeContainerStatusOnKubeletRestart
 """
@@ -133,7 +134,8 @@ KubeletRegistrationGetOnExistsOnly GitRepoVolumeDriver ChangeContainerStatusOnKu
 # kubelet knows them too, and clusters give all components the same ones, as kind does.
 _OTHERS = """
 APIResponseCompression APIServerIdentity APIServerTracing APIServingWithRoutine
-AggregatedDiscoveryRemoveBetaType AllowParsingUserUIDFromCertAuth AllowUnsafeMalformedObjectDeletion
+AggregatedDiscoveryRemoveBetaType AllowParsingUserUIDFromCertAuth AllowServiceExternalIPs
+AllowUnsafeMalformedObjectDeletion
 AnonymousAuthConfigurableEndpoints AnyVolumeDataSource AtomicFIFO AuthorizeNodeWithSelectors
 AuthorizePodWebsocketUpgradeCreatePermission AuthorizeWithSelectors BtreeWatchCache
 CBORServingAndStorage CRDObservedGenerationTracking CRDValidationRatcheting
@@ -163,7 +165,8 @@ RelaxedServiceNameValidation RemoteRequestHeaderUID ResilientWatchCacheInitializ
 RetryGenerateName SchedulerAsyncAPICalls SchedulerAsyncPreemption SchedulerPopFromBackoffQ
 SchedulerQueueingHints SeparateCacheWatchRPC SeparateTaintEvictionController
 ServiceAccountNodeAudienceRestriction ServiceAccountTokenJTI ServiceAccountTokenNodeBinding
-ServiceAccountTokenNodeBindingValidation ServiceAccountTokenPodNodeInfo ShardedListAndWatch
+ServiceAccountTokenNodeBindingValidation ServiceAccountTokenPodNodeInfo
+ServiceCIDRStatusFieldWiping ShardedListAndWatch
 SizeBasedListCostEstimate StaleControllerConsistencyDaemonSet StaleControllerConsistencyJob
 StaleControllerConsistencyReplicaSet StaleControllerConsistencyStatefulSet
 StatefulSetSemanticRevisionComparison StorageCapacityScoring StorageNamespaceIndex StorageVersionAPI
@@ -190,9 +193,11 @@ WITHOUT_EFFECT = frozenset(
 )  # fmt: skip
 EITHER = WITHOUT_EFFECT | {
     "CPUManagerPolicyAlphaOptions", "CPUManagerPolicyBetaOptions", "CSIVolumeHealth",
-    "ClusterTrustBundleProjection", "CustomCPUCFSQuotaPeriod", "DRAExtendedResource",
+    "ClusterTrustBundleProjection", "ContainerStopSignals", "CustomCPUCFSQuotaPeriod",
+    "DRAExtendedResource",
     "DisableCPUQuotaWithExclusiveCPUs", "DynamicResourceAllocation", "ExtendWebSocketsToKubelet",
-    "GracefulNodeShutdown", "GracefulNodeShutdownBasedOnPodPriority", "KubeletInUserNamespace",
+    "GracefulNodeShutdown", "GracefulNodeShutdownBasedOnPodPriority", "ImageVolumeWithDigest",
+    "KubeletInUserNamespace",
     "KubeletPodResourcesDynamicResources", "KubeletPodResourcesListUseActivePods",
     "KubeletRegistrationGetOnExistsOnly", "LoggingAlphaOptions", "MemoryQoS",
     "PodAndContainerStatsFromCRI", "PodCertificateRequest", "PodLevelResources",

@@ -81,6 +81,7 @@ from kubelet_trio.containers.resources.amounts import (
 from kubelet_trio.containers.resources.cgroups import (
     node_cgroup_limits,
     pod_cgroup_limits,
+    protected_memory,
     qos_cgroup_limits,
     unreserved_memory,
 )
@@ -176,6 +177,7 @@ __all__ = [
     "pod_qos",
     "pod_requests",
     "poll_watch",
+    "protected_memory",
     "qos_cgroup_limits",
     "read_resolv_conf",
     "read_termination_message",

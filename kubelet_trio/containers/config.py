@@ -17,6 +17,7 @@ from kubelet_trio.containers.node import NodeSettings, without_quota
 from kubelet_trio.containers.paths import container_log_path
 from kubelet_trio.containers.resources.container import container_resources
 from kubelet_trio.containers.security import container_security
+from kubelet_trio.containers.stop_signals import cri_stop_signal
 from kubelet_trio.cri import v1
 from kubelet_trio.managers import NO_SHARE, ContainerShare, DeviceOptions
 from kubelet_trio.model import INSTANCE, ContainerId, PodContainer
@@ -80,6 +81,7 @@ def container_config(
         stdin_once=bool(spec.stdinOnce),
         tty=bool(spec.tty),
         linux=_linux(pod, container, node, inputs),
+        stop_signal=cri_stop_signal(spec) if node.stop_signals else v1.Signal.RUNTIME_DEFAULT,
     )
 
 

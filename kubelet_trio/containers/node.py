@@ -78,6 +78,8 @@ class NodeSettings:
     seccomp_default: bool = False
     selinux: bool = False  # whether files must be labelled for containers to read them
     selinux_mount: bool = False  # the SELinuxMount gate: label mounts for all access modes
+    stop_signals: bool = False  # the ContainerStopSignals gate: lifecycle.stopSignal is obeyed
+    image_digests: bool = False  # the ImageVolumeWithDigest gate: statuses show them
     masked_paths: tuple[str, ...] = MASKED_PATHS
     readonly_paths: tuple[str, ...] = READONLY_PATHS
     # Of FlexVolume drivers.

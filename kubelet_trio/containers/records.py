@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kubelet_trio.containers.labels import CONTAINER_NAME, RESTART_COUNT, container_info
+from kubelet_trio.containers.stop_signals import api_stop_signal
 from kubelet_trio.cri import v1
 from kubelet_trio.model import (
     CONFIG_SOURCE,
@@ -10,6 +11,7 @@ from kubelet_trio.model import (
     ContainerId,
     ContainerRecord,
     ContainerState,
+    ImageMount,
     SandboxId,
     SandboxRecord,
 )
@@ -58,6 +60,12 @@ def container_record(
         user=_user(status.user),
         pid=pid,
         resources=_resources(status.resources),
+        stop_signal=api_stop_signal(status.stop_signal),
+        image_mounts=tuple(
+            ImageMount(m.container_path, m.image.image, m.image.image_ref)
+            for m in status.mounts
+            if m.image is not None
+        ),
     )
 
 

@@ -107,6 +107,8 @@ def node_settings(
         masked_paths=masked_paths(),
         selinux=is_selinux_on(),
         selinux_mount=config.feature_gates.get("SELinuxMount", False),
+        stop_signals=config.feature_gates.get("ContainerStopSignals", False),
+        image_digests=config.feature_gates.get("ImageVolumeWithDigest", False),
     )
 
 

@@ -121,6 +121,7 @@ from kubelet_trio.model.runtime_pod import (
     ConfiguredResources,
     ContainerRecord,
     ContainerState,
+    ImageMount,
     RuntimePod,
     SandboxRecord,
 )
@@ -181,6 +182,7 @@ __all__ = [
     "EventType",
     "FileChange",
     "Histogram",
+    "ImageMount",
     "InotifyWatcher",
     "LateEvent",
     "Latest",

@@ -38,6 +38,15 @@ class ConfiguredResources:
 
 
 @dataclass(frozen=True, slots=True)
+class ImageMount:
+    """An image that a container mounts as a volume."""
+
+    path: str  # in the container
+    image: str  # as the runtime was told to mount it
+    ref: str = ""  # its digest; "" if the runtime does not report it
+
+
+@dataclass(frozen=True, slots=True)
 class ContainerRecord:
     """One container instance in the runtime (a restart creates a new one)."""
 
@@ -61,6 +70,8 @@ class ContainerRecord:
     user: tuple[int, int, tuple[int, ...]] | None = None  # uid, gid, supplemental groups
     pid: int = 0  # 0 if the runtime does not report it
     resources: ConfiguredResources | None = None  # None if the runtime does not report them
+    stop_signal: str = ""  # the API's name of it: SIGRTMIN+3; "" if the runtime does not report it
+    image_mounts: tuple[ImageMount, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,6 +116,9 @@ class StatusInput:
     finished: bool = False  # its containers ended by themselves: the phase becomes terminal
     rejected: bool = False  # not admitted: the status lists no containers
     recursive_read_only: bool = False  # the runtime handler supports such mounts
+    stop_signals: bool = False  # containers' stop signals are shown (KEP-4960)
+    # Digests of the images that containers mount, by path (KEP-5365).
+    image_refs: Mapping[ContainerId, Mapping[str, str]] = field(default_factory=dict)
     pending_resize: PendingResize | None = None
     resize: PodResize | None = None  # the one in progress
     resize_error: str = ""  # why its last attempt failed

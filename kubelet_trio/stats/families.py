@@ -104,6 +104,8 @@ FAMILIES: dict[str, Family] = {
     "kubelet_cpu_manager_exclusive_cpu_allocation_count": Family("gauge", "[ALPHA] The total number of CPUs exclusively allocated to containers running on this node"),
     "kubelet_cpu_manager_allocation_per_numa": Family("gauge", "[ALPHA] Number of CPUs allocated per NUMA node", ("numa_node",)),
     "kubelet_memory_manager_pinning_requests_total": Family("counter", "[ALPHA] The number of memory pages allocations which required pinning."),
+    "kubelet_memory_qos_node_memory_min_bytes": Family("gauge", "[ALPHA] Bytes of memory of Guaranteed pods that the kernel never reclaims (memory.min of cgroup v2)."),
+    "kubelet_memory_qos_node_memory_low_bytes": Family("gauge", "[ALPHA] Bytes of memory of Burstable pods that the kernel reclaims only if there is no other (memory.low of cgroup v2)."),
     "kubelet_memory_manager_pinning_errors_total": Family("counter", "[ALPHA] The number of memory pages allocations which required pinning that failed."),
     "kubelet_device_plugin_registration_total": Family("counter", "[ALPHA] Cumulative number of device plugin registrations. Broken down by resource name.", ("resource_name",)),
     "kubelet_device_plugin_alloc_duration_seconds": Family("histogram", "[ALPHA] Duration in seconds to serve a device plugin Allocation request. Broken down by resource name.", ("resource_name",)),

@@ -83,6 +83,7 @@ class Node:
         self.disk_space: Callable[[str], DiskSpace] = disk_space
         self.cgroup_tree: Callable[[CgroupDriver], CgroupOperations] | None = None
         self.selinux = False
+        self.node_fields: dict[str, Any] = {}  # further fields of its NodeSettings
         self.allocatable: dict[str, int] = {}  # nano-units; none: not measured
         self.source: Source | None = None  # None: the feed
         self.managers: Callable[[], LoadedManagers | None] = lambda: None
@@ -110,6 +111,7 @@ class Node:
             host_ips=("192.0.2.7",),
             allocatable=self.allocatable,
             selinux=self.selinux,
+            **self.node_fields,
         )
         self.feed = Feed()
         if not silent:

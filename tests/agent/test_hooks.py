@@ -408,6 +408,36 @@ async def test_a_stop_signal_is_ignored_while_its_gate_is_off(
         await trio.sleep(1)
         (container,) = node.runtime.alive()
         assert container.config.stop_signal == v1.Signal.RUNTIME_DEFAULT
+        assert node.container(pod).stopSignal is None
+
+
+async def test_a_stop_signal_reaches_the_runtime_and_the_status_with_its_gate(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    node.node_fields = {"stop_signals": True}
+    sidecar = (
+        "{name: helper, image: web, imagePullPolicy: IfNotPresent, restartPolicy: Always, "
+        "lifecycle: {stopSignal: SIGUSR1}}"
+    )
+    pod = hooked(
+        "stopSignal: SIGRTMIN+3", OTHER, spec=("os: {name: linux}", f"initContainers: [{sidecar}]")
+    )
+    async with node.running(pod):
+        await trio.sleep(5)
+        sent = {c.name: c.config.stop_signal for c in node.runtime.alive()}
+        assert sent == {
+            "helper": v1.Signal.SIGUSR1,
+            "other": v1.Signal.RUNTIME_DEFAULT,
+            "web": v1.Signal.SIGRTMINPLUS3,
+        }
+        status = node.status(pod)
+        shown = [*(status.initContainerStatuses or ()), *(status.containerStatuses or ())]
+        # This runtime tells nothing of a container without a signal of its own.
+        assert {c.name: c.stopSignal for c in shown} == {
+            "helper": "SIGUSR1",
+            "other": None,
+            "web": "SIGRTMIN+3",
+        }
 
 
 async def test_a_hook_over_https_goes_on_in_plain_http_where_that_is_spoken(

@@ -389,6 +389,17 @@ async def a_log_that_grows(base: Path) -> tuple[Totals, Totals]:
         return before, await totals(agent)
 
 
+async def memory_that_is_protected(base: Path) -> tuple[Totals, Totals]:
+    node, tree = Host(base), FakeTree()
+    node.cgroup_tree = lambda _driver: tree
+    node.node_fields = {"memory_qos": True, "memory_reservation": True}
+    web = "- {name: web, image: web, resources: {requests: {memory: 1Mi}}}"
+    async with node.running(guaranteed("kept", "1"), make_pod("some", containers=web)) as agent:
+        before = await totals(agent)
+        await trio.sleep(10)
+        return before, await totals(agent)
+
+
 def write_log(container: FakeContainer, size: int) -> None:
     Path(container.log_path).write_bytes(b"x" * size)
 
@@ -510,6 +521,10 @@ SCENARIOS: Mapping[Scenario, tuple[str, ...]] = {
         "kubelet_volume_stats_used_bytes",
     ),
     a_log_that_grows: ("kubelet_trio_log_rotations_total",),
+    memory_that_is_protected: (
+        "kubelet_memory_qos_node_memory_low_bytes",
+        "kubelet_memory_qos_node_memory_min_bytes",
+    ),
 }
 # With sockets or threads, whose time is not virtual.
 REAL: Mapping[Scenario, tuple[str, ...]] = {

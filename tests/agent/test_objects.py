@@ -23,6 +23,7 @@ from trio.testing import MockClock
 
 from kubelet_trio.cri import v1
 from kubelet_trio.model import pod_uid
+from kubelet_trio.testing.images import image_id
 from tests.agent.node import Node, make_pod, ready
 
 
@@ -235,6 +236,27 @@ async def test_the_image_of_a_volume_is_pulled_before_the_container_starts(
         (mount,) = [m for m in container.config.mounts if m.container_path == "/v"]
         assert mount.image is not None
         assert (mount.image.image, mount.host_path, mount.readonly) == ("app", "", True)
+
+
+@pytest.mark.parametrize("gate", [True, False])
+async def test_the_digest_of_a_mounted_image_is_shown_with_its_gate(
+    gate: bool, node: Node, autojump_clock: MockClock
+) -> None:
+    node.node_fields = {"image_digests": gate}
+    pod = volume_pod("image: {reference: app, pullPolicy: IfNotPresent}")
+
+    def shown() -> str | None:
+        (mount,) = node.container(pod).volumeMounts or []
+        image = mount.volumeStatus.image if mount.volumeStatus is not None else None
+        return image.imageRef if image is not None else None
+
+    async with node.running(pod):
+        await trio.sleep(5)
+        assert shown() == (f"app@{image_id('app')}" if gate else None)
+    node.runtime.images.present.discard("app")  # its name is another image's by now
+    async with node.running(pod):
+        await trio.sleep(5)
+        assert shown() == (f"app@{image_id('app')}" if gate else None)
 
 
 async def test_whole_trees_are_read_only_where_the_runtime_can(

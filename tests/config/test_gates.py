@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 import kubelet_trio
-from kubelet_trio.config.gates import EITHER, EVIDENCE, GATES, OTHERS, gate_problems
+from kubelet_trio.config.gates import (
+    EITHER,
+    EVIDENCE,
+    GATES,
+    OTHERS,
+    gate_problems,
+    gate_stage,
+)
 
 _PACKAGE = Path(kubelet_trio.__file__).parent
 
@@ -40,8 +47,26 @@ def test_gates_of_other_components_are_known(value: bool) -> None:
     assert gate_problems(dict.fromkeys(OTHERS, value)) == []
 
 
+@pytest.mark.parametrize("name", ["AllowServiceExternalIPs", "ServiceCIDRStatusFieldWiping"])
+def test_gates_that_1_36_brings_are_known(name: str) -> None:
+    assert gate_problems({name: True}) == []
+
+
 @pytest.mark.parametrize("name", ["CPUCFSQuotaPeriod", "RuntimeClassInImageCriAPI", "Nonsense"])
 def test_an_unknown_gate_is_an_error(name: str) -> None:
     assert gate_problems({name: True}) == [
         f"invalid configuration: unrecognized feature gate: {name}"
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "stage"),
+    [
+        ("DisableCPUQuotaWithExclusiveCPUs", "DEPRECATED"),
+        ("CustomCPUCFSQuotaPeriod", ""),
+        ("SELinuxMount", "BETA"),
+        ("ContainerStopSignals", "ALPHA"),
+    ],
+)
+def test_a_gate_has_its_stage_of_1_36(name: str, stage: str) -> None:
+    assert gate_stage(name) == stage

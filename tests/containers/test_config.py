@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from lightkube.models.core_v1 import EnvVar
+from lightkube.models.core_v1 import EnvVar, Lifecycle
 
 from kubelet_trio.containers import (
     ContainerConfigError,
@@ -12,6 +13,7 @@ from kubelet_trio.containers import (
 )
 from kubelet_trio.cri import v1
 from kubelet_trio.model import ContainerId, ContainerKind, PodContainer
+from kubelet_trio.sources.validation.handlers import STOP_SIGNALS
 from tests.containers.make import NODE, container, main, pod, sized
 
 
@@ -102,3 +104,25 @@ def test_a_quantity_that_is_none_is_an_error_of_the_container() -> None:
     spec = sized(limits={"memory": "1Gb"})
     with pytest.raises(ContainerConfigError, match="'1Gb' is not a quantity"):
         container_config(pod(spec), main(spec), NODE, ContainerInputs())
+
+
+def stop_signal(name: str | None, *, gate: bool = True) -> v1.Signal:
+    spec = container(lifecycle=Lifecycle(stopSignal=name))
+    node = replace(NODE, stop_signals=gate)
+    return container_config(pod(spec), main(spec), node, ContainerInputs()).stop_signal
+
+
+@pytest.mark.parametrize("name", sorted(STOP_SIGNALS))
+def test_a_stop_signal_has_a_name_of_cris_own(name: str) -> None:
+    made = stop_signal(name)
+    assert (made.name or "").replace("PLUS", "+").replace("MINUS", "-") == name
+    assert stop_signal(name, gate=False) == v1.Signal.RUNTIME_DEFAULT
+
+
+def test_no_stop_signal_is_up_to_the_runtime() -> None:
+    spec = container()
+    node = replace(NODE, stop_signals=True)
+    made = container_config(pod(spec), main(spec), node, ContainerInputs())
+    assert made.stop_signal == v1.Signal.RUNTIME_DEFAULT
+    # A pod of an API server with more signals than this agent knows.
+    assert stop_signal(None) == stop_signal("SIGNEW") == v1.Signal.RUNTIME_DEFAULT

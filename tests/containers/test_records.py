@@ -5,7 +5,7 @@ import pytest
 from kubelet_trio.containers import container_record, sandbox_record
 from kubelet_trio.containers.labels import container_annotations, container_labels
 from kubelet_trio.cri import v1
-from kubelet_trio.model import ConfiguredResources, ContainerState, SandboxId
+from kubelet_trio.model import ConfiguredResources, ContainerState, ImageMount, SandboxId
 from tests.containers.make import container, main, pod
 
 SECOND = 10**9
@@ -53,6 +53,35 @@ def test_an_exited_containers_record_has_all_of_it() -> None:
     assert record.log_path == "/var/log/pods/x/main/2.log"
     assert record.user == (1, 2, (3,))
     assert record.hash == record.annotations["io.kubernetes.container.hash"]
+
+
+@pytest.mark.parametrize(
+    ("told", "name"),
+    [
+        (v1.Signal.RUNTIME_DEFAULT, ""),  # of a runtime that knows no stop signals
+        (v1.Signal.SIGTERM, "SIGTERM"),
+        (v1.Signal.SIGRTMINPLUS3, "SIGRTMIN+3"),
+        (v1.Signal.SIGRTMAXMINUS14, "SIGRTMAX-14"),
+        (v1.Signal.SIGRTMAX, "SIGRTMAX"),
+        (v1.Signal(99), ""),  # of a newer CRI
+    ],
+)
+def test_the_stop_signal_has_the_apis_name(told: v1.Signal, name: str) -> None:
+    exited = status(v1.ContainerState.CONTAINER_EXITED, stop_signal=told)
+    assert container_record(exited, SANDBOX).stop_signal == name
+
+
+def test_mounted_images_are_known_by_their_paths() -> None:
+    mounts = [
+        v1.Mount(container_path="/data", host_path="/host/data"),
+        v1.Mount(container_path="/a", image=v1.ImageSpec(image="app:1")),
+        v1.Mount(container_path="/b", image=v1.ImageSpec(image="app:2", image_ref="app@sha256:2")),
+    ]
+    running = status(v1.ContainerState.CONTAINER_RUNNING, mounts=mounts)
+    assert container_record(running, SANDBOX).image_mounts == (
+        ImageMount("/a", "app:1"),
+        ImageMount("/b", "app:2", "app@sha256:2"),
+    )
 
 
 def test_a_running_containers_record_has_no_end() -> None:

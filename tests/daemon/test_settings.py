@@ -70,3 +70,13 @@ def test_back_offs_begin_with_a_second_if_the_gate_asks_for_it() -> None:
     assert agent().crash_back_off == BackOffPolicy(base=10, cap=300)
     reduced = agent("--feature-gates=ReduceDefaultCrashLoopBackOffDecay=true").crash_back_off
     assert reduced == BackOffPolicy(base=1, cap=300)  # the longest is the configuration's
+
+
+def test_stop_signals_are_obeyed_if_the_gate_asks_for_it() -> None:
+    assert not agent().node.stop_signals
+    assert agent("--feature-gates=ContainerStopSignals=true").node.stop_signals
+
+
+def test_digests_of_image_volumes_are_shown_if_the_gate_asks_for_it() -> None:
+    assert not agent().node.image_digests
+    assert agent("--feature-gates=ImageVolumeWithDigest=true").node.image_digests

@@ -142,6 +142,18 @@ def reserved_memory(qos: QosClass, request: int, node: NodeSettings) -> dict[str
     }
 
 
+def protected_memory(classes: Mapping[QosClass, CgroupLimits]) -> tuple[int, int] | None:
+    """Return the bytes that Guaranteed and that Burstable pods have protected from reclaim.
+
+    None while the MemoryQoS gate protects nothing; `classes` are those of `qos_cgroup_limits`.
+    """
+    low = classes["Burstable"].unified.get(MEMORY_LOW)
+    if low is None:
+        return None
+    # The cgroup of all pods protects what both classes protect in it.
+    return int(classes["Guaranteed"].unified[MEMORY_MIN]) - int(low), int(low)
+
+
 def unreserved_memory(node: NodeSettings) -> dict[str, str]:
     """Return the files that give back what an earlier configuration has reserved above pods.
 

@@ -247,9 +247,14 @@ def unapplied(config: v1.ContainerConfig) -> Iterable[str]:
     return (name for name, value in asked.items() if value)
 
 
+def effective_stop_signal(config: v1.ContainerConfig) -> v1.Signal:
+    """Return the signal that stops a container: SIGTERM if its config names none."""
+    return config.stop_signal or v1.Signal.SIGTERM
+
+
 def stop_signal(config: v1.ContainerConfig) -> int:
-    """Return the number of a container's stop signal; SIGTERM if it names none."""
-    name = config.stop_signal.name or ""
+    """Return the number of a container's stop signal; SIGTERM if this system has no such signal."""
+    name = effective_stop_signal(config).name or ""
     # CRI names real-time signals SIGRTMINPLUS3; Python has names for the first and last only.
     if match := _REAL_TIME.fullmatch(name):
         base = signal.SIGRTMIN if match[1] == "MIN" else signal.SIGRTMAX

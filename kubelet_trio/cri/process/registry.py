@@ -16,7 +16,7 @@ import trio
 from kubelet_trio.cri.errors import RuntimeCallError, RuntimeObjectNotFoundError
 from kubelet_trio.cri.generated.runtime import v1
 from kubelet_trio.cri.process import process_state, store
-from kubelet_trio.cri.process.launch import resources_of
+from kubelet_trio.cri.process.launch import effective_stop_signal, resources_of
 from kubelet_trio.cri.process.process_state import EXITED, RUNNING, ProcessState
 from kubelet_trio.cri.process.store import ContainerFacts, SandboxFacts
 from kubelet_trio.model import ContainerId, Offload, PodUid, SandboxId
@@ -108,7 +108,7 @@ class Container:
             image_id=image_id(self.image),
             labels=self.config.labels,
             annotations=self.config.annotations,
-            stop_signal=self.config.stop_signal,
+            stop_signal=effective_stop_signal(self.config),
             mounts=self.config.mounts,
             log_path=facts.log_path,
             user=v1.ContainerUser(linux=user),

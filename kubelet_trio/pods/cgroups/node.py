@@ -43,6 +43,7 @@ from kubelet_trio.containers import (
     node_cgroup_limits,
     pod_cgroup_limits,
     pod_qos,
+    protected_memory,
     qos_cgroup_limits,
     unreserved_memory,
     without_quota,
@@ -50,6 +51,7 @@ from kubelet_trio.containers import (
 from kubelet_trio.model import (
     Bell,
     EventSink,
+    Meter,
     ObjectRef,
     Phase,
     PodUid,
@@ -70,6 +72,10 @@ _GATHER = 0.2  # seconds in which wake-ups are gathered into one round
 _FAILED = "FailedNodeAllocatableEnforcement"
 _V1 = "cgroup v1 support is in maintenance mode, please migrate to cgroup v2"
 _ENFORCED = "NodeAllocatableEnforced"
+_PROTECTED = (
+    "kubelet_memory_qos_node_memory_min_bytes",
+    "kubelet_memory_qos_node_memory_low_bytes",
+)
 # Pods without huge pages do not need this controller: upstream does not warn either.
 _OPTIONAL = frozenset({"hugetlb"})
 
@@ -139,6 +145,7 @@ class NodeCgroups:
         wait_runtime: Callable[[], Awaitable[object]],
         settled: Set[PodUid] = frozenset(),
         has_no_quota: Callable[[Pod], bool] = lambda _pod: False,
+        meter: Meter | None = None,
     ) -> None:
         """Args:
         policy: the limits.
@@ -149,6 +156,7 @@ class NodeCgroups:
         wait_runtime: waits until the runtime is ready; its driver is not known before.
         settled: the pods on record of an earlier agent, without those that were being resized.
         has_no_quota: whether a pod has CPUs of its own, and no CFS quota.
+        meter: shows how much memory is protected from reclaim.
         """
         self._policy = policy
         self._make_tree = tree
@@ -158,6 +166,7 @@ class NodeCgroups:
         self._wait_runtime = wait_runtime
         self._settled = settled
         self._has_no_quota = has_no_quota
+        self._meter = meter or Meter()
         self._making = trio.Lock()  # two workers may need the levels above pods at once
         self._rooted: CgroupDriver | None = None  # the driver under which these were made
         self._denied = policy.is_denied
@@ -342,6 +351,9 @@ class NodeCgroups:
             allocatable_memory=to_units(self._policy.budget.get("memory", 0)),
             reserve_percent=self._policy.reserve_percent,
         )
+        if (protected := protected_memory(limits)) is not None:
+            for gauge, size in zip(_PROTECTED, protected, strict=True):
+                self._meter.set(gauge, size)
         for qos, wanted in limits.items():
             name = qos_cgroup(qos, parse_cgroup(node.cgroup_root))
             written = await self._apply(qos, name, wanted)

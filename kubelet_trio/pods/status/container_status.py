@@ -8,6 +8,8 @@ and has no record any more terminated with exit code 137, `ContainerStatusUnknow
 from __future__ import annotations
 
 import datetime
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -125,9 +127,10 @@ class _ContainerStatus:
             imageID=newest.image_id,
             containerID=self._id(newest),
             user=_user(newest),
-            volumeMounts=self._mounts(),
+            volumeMounts=self._mounts(self.given.image_refs.get(newest.id, {})),
             resources=container_resources(self.container.spec, newest, self.given.resize),
             allocatedResources=allocated.requests or None if allocated is not None else None,
+            stopSignal=(newest.stop_signal or None) if self.given.stop_signals else None,
         )
 
     def _state(self, record: ContainerRecord) -> api.ContainerState:
@@ -193,7 +196,7 @@ class _ContainerStatus:
             restartCount=before.restartCount if before is not None else 0,
             image=self.container.spec.image or "",
             imageID="",
-            volumeMounts=self._mounts(),
+            volumeMounts=self._mounts({}),
         )
         if state is not None and state.waiting is None and is_removed:
             return _removed(status)
@@ -295,9 +298,17 @@ class _ContainerStatus:
             return status
         return msgspec.structs.replace(status, allocatedResourcesStatus=statuses or known)
 
-    def _mounts(self) -> list[api.VolumeMountStatus] | None:
+    def _mounts(self, image_refs: Mapping[str, str]) -> list[api.VolumeMountStatus] | None:
         mounts = self.container.spec.volumeMounts or ()
-        return [_mount(m, self.given.recursive_read_only) for m in mounts] or None
+        # The runtime has absolute paths.
+        return [
+            _mount(
+                mount,
+                self.given.recursive_read_only,
+                image_refs.get(os.path.join("/", mount.mountPath)),
+            )
+            for mount in mounts
+        ] or None
 
 
 def _removed(status: api.ContainerStatus) -> api.ContainerStatus:
@@ -314,7 +325,9 @@ def _removed(status: api.ContainerStatus) -> api.ContainerStatus:
     )
 
 
-def _mount(mount: api.VolumeMount, supports_recursive: bool) -> api.VolumeMountStatus:
+def _mount(
+    mount: api.VolumeMount, supports_recursive: bool, image_ref: str | None
+) -> api.VolumeMountStatus:
     read_only = bool(mount.readOnly)
     recursive = None
     if read_only:
@@ -328,6 +341,9 @@ def _mount(mount: api.VolumeMount, supports_recursive: bool) -> api.VolumeMountS
         mountPath=mount.mountPath,
         readOnly=read_only or None,
         recursiveReadOnly=recursive,
+        volumeStatus=api.VolumeStatus(image=api.ImageVolumeStatus(imageRef=image_ref))
+        if image_ref
+        else None,
     )
 
 

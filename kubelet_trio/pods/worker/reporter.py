@@ -51,6 +51,7 @@ from kubelet_trio.pods.types import (
     WaitingReason,
 )
 from kubelet_trio.pods.worker.allocation import PodAllocation
+from kubelet_trio.pods.worker.image_volumes import ImageVolumes
 
 log = get_logger()
 
@@ -75,6 +76,7 @@ class PodReporter:
         # As last published. Not `_status`: a publication may be cancelled while it is recorded.
         self._shown: tuple[Pod, PodStatus] | None = None
         self._messages: dict[ContainerId, str] = {}
+        self._image_volumes: ImageVolumes | None = None  # while its gate is on
         self._endings = Endings(services.meter, services.started_at)
         self._pre_stopped = record.pre_stopped if record is not None else ()
         self._restarting = record.restarting if record is not None else ()
@@ -153,6 +155,7 @@ class PodReporter:
         async with self._turn:
             self._endings.note(pod, observed)
             await self._read_messages(pod, observed)
+            await self._find_image_digests(observed)
             newest = {c.id for c in observed.containers if observed.latest(c.name) is c}
             self._restarting = tuple(i for i in self._restarting if i in newest)
             given = self._given(
@@ -202,6 +205,8 @@ class PodReporter:
             host_ips=self._services.node().host_ips,
             runtime_name=self._services.runtime_state.value.name,
             recursive_read_only=handler in self._services.runtime_state.value.recursive_read_only,
+            stop_signals=self._services.node().stop_signals,
+            image_refs=self._image_volumes.refs if self._image_volumes is not None else {},
             termination_messages=self._messages,
             started=started,
             ready=ready,
@@ -381,6 +386,14 @@ class PodReporter:
                     read_termination_message, container, specs.get(container.name)
                 )
                 self._messages[container_id] = cut_message(message, limit)
+
+    async def _find_image_digests(self, observed: RuntimePod) -> None:
+        if not self._services.node().image_digests:
+            return
+        if self._image_volumes is None:
+            self._image_volumes = ImageVolumes(self._services.runtime)
+        name = self._services.runtime_state.value.name
+        await self._image_volumes.find(observed, name, self._status)
 
 
 class Endings:

@@ -9,7 +9,12 @@ from hypothesis import strategies as st
 from lightkube.models.core_v1 import Pod, ResourceRequirements
 
 from kubelet_trio.cgroups import UNBOUNDED_HUGEPAGES, UNLIMITED, CgroupLimits
-from kubelet_trio.containers import node_cgroup_limits, pod_cgroup_limits, qos_cgroup_limits
+from kubelet_trio.containers import (
+    node_cgroup_limits,
+    pod_cgroup_limits,
+    protected_memory,
+    qos_cgroup_limits,
+)
 from kubelet_trio.model import NANO
 from tests.containers.make import NODE, pod, sized
 
@@ -148,8 +153,14 @@ def test_memory_that_is_reserved_is_not_reclaimed() -> None:
     assert classes["Burstable"].unified["memory.low"] == str(256 * MI)
     for off in (replace(QOS, memory_qos=False), replace(QOS, cgroup_version=1)):
         assert pod_cgroup_limits(GUARANTEED, off).unified == {}
-    none = pod_cgroup_limits(GUARANTEED, replace(QOS, memory_reservation=False))
+    unreserving = replace(QOS, memory_reservation=False)
+    none = pod_cgroup_limits(GUARANTEED, unreserving)
     assert none.unified == {"memory.min": "0", "memory.low": "0"}
+    # The cgroup of all pods must protect what those below it do; figures are by class.
+    assert protected_memory(classes) == (GI, 256 * MI)
+    assert protected_memory(qos_cgroup_limits([GUARANTEED, BURSTABLE], unreserving)) == (0, 0)
+    for off in (replace(QOS, memory_qos=False), replace(QOS, cgroup_version=1)):
+        assert protected_memory(qos_cgroup_limits([GUARANTEED], off)) is None
 
 
 def test_the_nodes_cgroup_is_held_to_its_budget() -> None:

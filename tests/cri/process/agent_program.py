@@ -14,6 +14,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import trio
@@ -34,8 +35,11 @@ class _NoCgroups:
         await trio.lowlevel.checkpoint()
 
 
-def process_agent(base: Path, *, allow_root: bool) -> Agent:
-    """Return an agent with everything below `base`; it mounts nothing and makes no cgroups."""
+def process_agent(base: Path, *, allow_root: bool, **node_fields: Any) -> Agent:
+    """Return an agent with everything below `base`; it mounts nothing and makes no cgroups.
+
+    `node_fields` are further fields of its NodeSettings.
+    """
     runtime = ProcessRuntime(base / "root", allow_root=allow_root)
     node = NodeSettings(
         node_name="node",
@@ -45,6 +49,7 @@ def process_agent(base: Path, *, allow_root: bool) -> Agent:
         container_logs_dir=base / "links",
         host_ips=("127.0.0.1",),
         cgroups_per_qos=False,
+        **node_fields,
     )
     seams = Seams(
         runtime=runtime,
@@ -59,9 +64,9 @@ def process_agent(base: Path, *, allow_root: bool) -> Agent:
 
 
 @asynccontextmanager
-async def open_agent(base: Path, *, allow_root: bool) -> AsyncIterator[Agent]:
+async def open_agent(base: Path, *, allow_root: bool, **node_fields: Any) -> AsyncIterator[Agent]:
     """Run an agent; leaving stops it, and no container."""
-    agent = process_agent(base, allow_root=allow_root)
+    agent = process_agent(base, allow_root=allow_root, **node_fields)
     async with trio.open_nursery() as nursery:
         await nursery.start(agent.run)
         yield agent

@@ -119,6 +119,42 @@ async def test_a_stopped_agent_leaves_containers_and_the_next_restarts_none(
             await agent.pods.wait_value(lambda pods: not pods)
 
 
+SIGNALLED = """
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  os: {name: linux}
+  terminationGracePeriodSeconds: 60
+  initContainers:
+  - name: sidecar
+    image: any
+    restartPolicy: Always
+    command: [sh, -c, "trap 'exit 0' TERM; while :; do sleep 1000 & wait $!; done"]
+  containers:
+  - name: main
+    image: any
+    lifecycle: {stopSignal: SIGUSR1}
+    command: [sh, -c, "trap 'touch %s; exit 0' USR1; trap '' TERM; while :; do sleep 1; done"]
+"""
+
+
+async def test_a_container_is_stopped_by_its_own_signal_if_the_gate_is_on(
+    tmp_path: Path, as_root: None
+) -> None:
+    manifest = write_manifest(tmp_path, SIGNALLED % (tmp_path / "told"))
+    async with open_agent(tmp_path, allow_root=True, stop_signals=True) as agent:
+        with trio.fail_after(20):
+            pods = await agent.pods.wait_value(lambda pods: any(map(_is_up, pods.values())))
+        (pod,) = pods.values()
+        shown = {name: status.stopSignal for name, status in containers(pod).items()}
+        assert shown == {"main": "SIGUSR1", "sidecar": "SIGTERM"}
+        manifest.unlink()
+        with trio.fail_after(20):  # less than the grace period: nothing was killed
+            await agent.pods.wait_value(lambda pods: not pods)
+    assert (tmp_path / "told").exists()
+
+
 def _has_crashed(pod: Pod) -> bool:
     crash = containers(pod).get("crash")
     return _is_up(pod) and crash is not None and (crash.restartCount or 0) > 0

@@ -12,6 +12,7 @@ from kubelet_trio.cri import v1
 from kubelet_trio.cri.process.identity import Account, Identity, RefusedError
 from kubelet_trio.cri.process.launch import (
     Spec,
+    effective_stop_signal,
     make_spec,
     mount_variables,
     parse_rlimits,
@@ -203,6 +204,11 @@ def test_what_is_no_rlimit_is_refused_by_name(text: str) -> None:
 )
 def test_a_stop_signal_has_the_kernels_number(name: str, number: int) -> None:
     assert stop_signal(config(stop_signal=v1.Signal[name])) == number
+
+
+def test_the_effective_stop_signal_is_told() -> None:
+    assert effective_stop_signal(config()) == v1.Signal.SIGTERM
+    assert effective_stop_signal(config(stop_signal=v1.Signal.SIGUSR1)) == v1.Signal.SIGUSR1
 
 
 def test_what_cannot_be_had_is_named() -> None:

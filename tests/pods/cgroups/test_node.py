@@ -31,7 +31,7 @@ from kubelet_trio.cgroups import (
     Written,
 )
 from kubelet_trio.containers import NodeSettings
-from kubelet_trio.model import NANO, EventType, ObjectRef, PodUid, pod_uid
+from kubelet_trio.model import NANO, EventType, Meter, ObjectRef, PodUid, pod_uid
 from kubelet_trio.pods import (
     CgroupPolicy,
     NodeCgroups,
@@ -157,7 +157,7 @@ class World:
         *,
         memory_qos: bool = False,
     ) -> None:
-        self.tree, self.events = FakeTree(), Events()
+        self.tree, self.events, self.meter = FakeTree(), Events(), Meter()
         self.pods: AsyncValue[Mapping[PodUid, Pod]] = AsyncValue({})
         self.runtime = trio.Event()
         budget = {"cpu": 2 * NANO, "memory": 4096 * NANO, "pid": 900 * NANO}
@@ -174,6 +174,7 @@ class World:
             self.pods,
             self.runtime.wait,
             settled,
+            meter=self.meter,
         )
 
     def show(self, *pods: Pod) -> None:
@@ -266,6 +267,23 @@ async def test_memory_reserved_by_an_earlier_configuration_is_given_back_above_p
         after.tree.there[KUBEPODS] = CgroupLimits(unified={"memory.min": "7"})
         await trio.sleep(200)
         assert after.tree.there[KUBEPODS].unified == {"memory.min": "7"}
+
+
+async def test_figures_tell_how_much_memory_is_protected(autojump_clock: MockClock) -> None:
+    world = World(memory_qos=True)
+
+    def figures() -> list[float]:
+        name = "kubelet_memory_qos_node_memory"
+        return [v for end in ("min", "low") for _, v in world.meter.gauges(f"{name}_{end}_bytes")]
+
+    async with world.running():
+        assert figures() == [0, 0]
+        world.show(limited_pod("u1", "1", "4096"), limited_pod("u2", "100m", "1"))
+        await settle()
+        assert figures() == [1, 1]
+        world.show(limited_pod("u1", "1", "4096"))
+        await settle()
+        assert figures() == [0, 1]
 
 
 async def test_cgroups_version_1_has_no_memory_reserved_to_give_back(

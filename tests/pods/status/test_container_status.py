@@ -393,6 +393,39 @@ def test_an_ephemeral_container_is_neither_started_nor_ready() -> None:
 # The rest.
 
 
+def test_a_mounted_image_is_told_with_its_digest() -> None:
+    mounts = [VolumeMount(name=path.strip("/"), mountPath=path) for path in ("/a", "b", "/c")]
+    of, running = pod(container("web", volumeMounts=mounts)), record("web", attempt=1)
+    refs = {running.id: {"/a": "app@sha256:1", "/b": "app@sha256:2"}}
+    shown = [
+        m.volumeStatus.image.imageRef if m.volumeStatus and m.volumeStatus.image else None
+        for m in web(of, running, image_refs=refs).volumeMounts or ()
+    ]
+    assert shown == ["app@sha256:1", "app@sha256:2", None]
+    for one in (web(of, record("web"), image_refs=refs), web(of, image_refs=refs)):
+        assert [m.volumeStatus for m in one.volumeMounts or ()] == [None] * 3
+
+
+@pytest.mark.parametrize(
+    ("told", "shown"),
+    [("SIGRTMIN+3", "SIGRTMIN+3"), pytest.param("", None, id="the runtime does not tell")],
+)
+def test_the_stop_signal_is_shown_with_its_gate_only(told: str, shown: str | None) -> None:
+    running, ended = record("web", stop_signal=told), record("web", EXITED, stop_signal=told)
+    for instance in (running, ended):
+        assert web(pod(), instance, stop_signals=True).stopSignal == shown
+        assert web(pod(), instance).stopSignal is None
+    made = status(
+        pod(init=["i"], ephemeral=["e"]),
+        record("i", EXITED, stop_signal=told),
+        record("e", stop_signal=told),
+        stop_signals=True,
+    )
+    (first,), (last,) = made.initContainerStatuses or [], made.ephemeralContainerStatuses or []
+    assert first.stopSignal == last.stopSignal == shown
+    assert web(pod(), stop_signals=True).stopSignal is None  # it was never made
+
+
 def test_mounts_are_told_with_how_read_only_they_are() -> None:
     def mount(name: str, **more: Any) -> VolumeMount:
         return VolumeMount(name=name, mountPath=f"/{name}", **more)
