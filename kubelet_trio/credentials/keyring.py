@@ -47,7 +47,7 @@ class NodeKeyring:
     async def logins(self, image: str, own: Iterable[Logins], puller: Puller) -> Sequence[Login]:
         name = repository(image)
         plugins = [await self._of_plugin(plugin, name, puller) for plugin in self._plugins]
-        return lookup([*own, await self._of_files(), *plugins], name)
+        return lookup([list(own), [await self._of_files()], plugins], name)
 
     async def _of_files(self) -> Logins:
         if trio.current_time() >= self._read_again_at:
@@ -67,4 +67,4 @@ class NoKeyring:
     """A keyring with only the pod's own logins."""
 
     async def logins(self, image: str, own: Iterable[Logins], puller: Puller) -> Sequence[Login]:
-        return lookup(list(own), repository(image))
+        return lookup([list(own)], repository(image))

@@ -93,18 +93,21 @@ def matches(pattern: str, image_repository: str) -> bool:
     return len(globs) == len(parts) and all(map(fnmatchcase, parts, globs))
 
 
-def lookup(keyrings: Sequence[Logins], image_repository: str) -> list[Login]:
-    """Return the logins to try in turn: for each keyring, the longest matching path first."""
+def lookup(keyrings: Sequence[Sequence[Logins]], image_repository: str) -> list[Login]:
+    """Return the logins to try in turn: for each keyring, the longest matching path first.
+
+    A keyring is of one or several docker configs, such as those of all pull secrets of a pod.
+    """
     found: list[Login] = []
-    for logins in keyrings:
-        found += _lookup(logins, image_repository)
+    for configs in keyrings:
+        found += _lookup(configs, image_repository)
     # Without duplicates: each login is a request to the registry.
     return list(dict.fromkeys(found))
 
 
-def _lookup(logins: Logins, image_repository: str) -> list[Login]:
+def _lookup(configs: Sequence[Logins], image_repository: str) -> list[Login]:
     by_key: dict[str, list[Login]] = {}
-    for location, login in logins.items():
+    for location, login in (item for logins in configs for item in logins.items()):
         if (key := _key(location)) is not None:
             by_key.setdefault(key, []).append(login)
     found = [

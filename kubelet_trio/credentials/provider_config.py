@@ -49,13 +49,17 @@ def providers_hash(path: Path) -> str:
 
     Raises OSError.
     """
-    return f"sha256:{sha256(b''.join(file.read_bytes() for file in _files(path))).hexdigest()}"
+    contents = [file.read_bytes() for file in _files(path)]
+    # With its length before each, as readCredentialProviderConfig in plugin/config.go.
+    framed = b"".join(len(content).to_bytes(8) + content for content in contents)
+    return f"sha256:{sha256(framed).hexdigest()}"
 
 
 def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
-    return sorted(f for f in path.iterdir() if f.suffix in (".json", ".yaml", ".yml"))
+    named = (f for f in path.iterdir() if f.suffix in (".json", ".yaml", ".yml"))
+    return sorted(f for f in named if not f.is_dir())
 
 
 def cache_duration(value: Any) -> float:

@@ -332,7 +332,9 @@ class RunningPod:
 
         return LogLines(
             current,
-            LogOptions(tail=tail, since=since, timestamps=timestamps),
+            LogOptions(
+                tail=tail, most=None if follow else tail, since=since, timestamps=timestamps
+            ),
             follow=follow,
             offload=self._core.world.offload,
             open_watch=self._core.world.log_watch,

@@ -192,6 +192,8 @@ async def test_never_verify_asks_nobody(tmp_path: Path) -> None:
     node.hold(secret("one", "a"))
     await node.ensure("one")
     assert await node.ensure() == 0
+    checks = dict(node.meter.counters("kubelet_imagemanager_image_mustpull_checks_total"))
+    assert checks == {("credentialPolicyAllowed",): 1}
 
 
 async def test_a_rotated_secret_and_a_copied_one_count_and_are_noted(node: Node) -> None:

@@ -51,19 +51,26 @@ def test_matches(pattern: str, image: str, wanted: bool) -> None:
 
 def test_the_most_of_the_path_comes_first_and_every_match_is_tried() -> None:
     logins = {"reg.example": A, "reg.example/team/app": B, "reg.example/team": C, "other": A}
-    assert lookup([logins], "reg.example/team/app") == [B, C, A]
+    assert lookup([[logins]], "reg.example/team/app") == [B, C, A]
 
 
 def test_keyrings_are_asked_in_turn_and_the_same_login_is_tried_once() -> None:
-    assert lookup([{"reg.example": A}, {"reg.example": B}, {"*.example": A}], "reg.example/x") == [
-        A,
-        B,
-    ]
+    keyrings = [[{"reg.example": A}], [{"reg.example": B}], [{"*.example": A}]]
+    assert lookup(keyrings, "reg.example/x") == [A, B]
+
+
+def test_secrets_of_a_pod_are_one_keyring() -> None:
+    own = [{"reg.example": A}, {"reg.example/team": B}, {"reg.example/team": C}]
+    node = [{"reg.example/team/app": Login("node", "4")}]
+    assert lookup([own, node], "reg.example/team/app") == [B, C, A, Login("node", "4")]
+    # Docker Hub's old name counts only if none of them has the new one.
+    hub = [{"https://index.docker.io/v1/": A}, {"docker.io": B}]
+    assert lookup([hub], repository("busybox")) == [B]
 
 
 @pytest.mark.parametrize(
     "location", ["https://index.docker.io/v1/", "index.docker.io", "docker.io"]
 )
 def test_docker_hub_goes_by_its_old_names_as_well(location: str) -> None:
-    assert lookup([{location: A}], repository("busybox")) == [A]
-    assert lookup([{location: A}], repository("reg.example/busybox")) == []
+    assert lookup([[{location: A}]], repository("busybox")) == [A]
+    assert lookup([[{location: A}]], repository("reg.example/busybox")) == []

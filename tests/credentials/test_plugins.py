@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from pathlib import Path
@@ -156,6 +157,14 @@ def test_the_configuration_is_read_from_a_file_or_a_directory(tmp_path: Path) ->
     with (tmp_path / "10.yaml").open("a") as file:
         file.write("# a remark\n")
     assert providers_hash(tmp_path) != before
+
+
+def test_the_hash_of_the_configuration_is_the_go_kubelets(tmp_path: Path) -> None:
+    (tmp_path / "10.yaml").write_text("ab")
+    (tmp_path / "20.yaml").write_text("c")
+    (tmp_path / "30.yaml").mkdir()
+    framed = b"\0\0\0\0\0\0\0\2ab" + b"\0\0\0\0\0\0\0\1c"
+    assert providers_hash(tmp_path) == f"sha256:{hashlib.sha256(framed).hexdigest()}"
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,7 @@ def _duration(text: str) -> object:
 def _image(text: str) -> object:
     name = repository(text)
     logins = {text: Login(), "*.example": Login("u")}
-    return reference_problem(text), name, matches(text, name), lookup([logins], name)
+    return reference_problem(text), name, matches(text, name), lookup([[logins]], name)
 
 
 def _log(data: bytes) -> object:

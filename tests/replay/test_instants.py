@@ -257,7 +257,11 @@ def test_a_status_that_was_asked_when_the_runtime_went_away(node: Node) -> None:
 def test_a_question_that_ended_an_outage_unseen(node: Node) -> None:
     """Nothing else was asked while the runtime was away; the answer came after the question."""
     node.runtime.images.pull_takes = 0.3
-    pod = make_pod(containers="- {name: web, image: web}\n- {name: other, image: other}")
+    containers = (
+        f"- {{name: {name}, image: {name}, imagePullPolicy: IfNotPresent}}"
+        for name in ("web", "other")
+    )
+    pod = make_pod(containers="\n".join(containers))
 
     async def story(node: Node, agent: Agent) -> None:
         node.feed.put(pod)

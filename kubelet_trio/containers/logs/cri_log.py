@@ -14,7 +14,7 @@ import datetime
 import errno
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -49,6 +49,7 @@ class LogOptions:
     """Which part of a log to render, and how."""
 
     tail: int | None = None  # only so many last lines; each part of a line counts
+    most: int | None = None  # only so many lines, whatever is written meanwhile
     since: float | None = None  # Unix seconds; only entries from then on
     limit: int | None = None  # bytes of output
     timestamps: bool = False  # begin each line with its time
@@ -120,21 +121,25 @@ def fixed_time(time: bytes) -> bytes:
 
 
 class LogRenderer:
-    """Renders entries according to `LogOptions`. Its only state is the position in a line."""
+    """Renders entries according to `LogOptions`, of which it keeps count."""
 
     def __init__(self, options: LogOptions) -> None:
         self._options = options
         self._since = None if options.since is None else int(options.since * _NANO)
         self._left = options.limit
+        self._lines_left = options.most
         self._line_begins = True
 
     @property
     def is_full(self) -> bool:
-        """Whether the output limit is reached."""
-        return self._left is not None and self._left <= 0
+        """Whether a limit of the output is reached."""
+        return (self._left is not None and self._left <= 0) or self._lines_left == 0
 
-    def render(self, entries: Iterable[LogEntry]) -> bytes:
+    def render(self, entries: Sequence[LogEntry]) -> bytes:
         """Return the text of those entries that the options select."""
+        if self._lines_left is not None:
+            entries = entries[: self._lines_left]
+            self._lines_left -= len(entries)
         return b"".join(self._render(entry) for entry in entries)
 
     def _render(self, entry: LogEntry) -> bytes:

@@ -40,6 +40,8 @@ from kubelet_trio.model import (
     spec,
 )
 from kubelet_trio.objects import ObjectError, ObjectStore, secret_key
+from kubelet_trio.pods.images.failures import joined, pull_failure
+from kubelet_trio.pods.images.labels import request_labels, size_label
 from kubelet_trio.pods.images.rate import PullRate
 from kubelet_trio.pods.images.request import (
     ImageRequest,
@@ -58,22 +60,6 @@ _AFTERMATH = 2.0
 # Seconds for which an image that was there is taken to be there: a burst of pods asks once. If it
 # is removed meanwhile, CreateContainer fails, and its next try asks again.
 _FRESH = 2.0
-
-# Upstream's imageSizeBuckets: the least size in MiB and its label, largest first.
-_SIZES = (
-    (100 * 1024, "GT100GB"),
-    (60 * 1024, "60GB-100GB"),
-    (40 * 1024, "40GB-60GB"),
-    (30 * 1024, "30GB-40GB"),
-    (20 * 1024, "20GB-30GB"),
-    (10 * 1024, "10GB-20GB"),
-    (5 * 1024, "5GB-10GB"),
-    (1024, "1GB-5GB"),
-    (500, "500MB-1GB"),
-    (100, "100MB-500MB"),
-    (10, "10MB-100MB"),
-    (0, "0-10MB"),
-)
 
 
 class ImageError(Exception):
@@ -194,19 +180,16 @@ class ImagePuller:
         self, request: ImageRequest, sandbox: v1.PodSandboxConfig
     ) -> EnsuredImage:
         if problem := reference_problem(request.image):
+            self._count(request, None, None)
             raise self._refuse(request, "InspectFailed", _invalid_name(request.image, problem))
         logins = self._lookup(request)
-        try:
-            present = await self._find(request)
-        except ImageError:
-            self._count(request, "unknown", "unknown")
-            raise
-        is_usable = present is not None and (
-            request.policy != "Always" and not await self._must_pull(request, present.id, logins)
-        )
-        is_due = not is_usable and request.policy != "Never"
-        self._count(request, _go_bool(present is not None), _go_bool(is_due))
-        if present is not None and is_usable:
+        present, must_pull = await self._present(request), None
+        if present is not None and request.policy != "Always":
+            must_pull = await self._must_pull(request, present.id, logins)
+        elif request.policy != "Never":
+            must_pull = True
+        self._count(request, present is not None, must_pull)
+        if present is not None and must_pull is False:
             self._event(
                 request,
                 "Normal",
@@ -223,8 +206,10 @@ class ImagePuller:
             )
         return await self._pull(request, sandbox, logins, present)
 
-    def _count(self, request: ImageRequest, present: str, pull: str) -> None:
-        labels = (present, request.policy.lower(), pull)
+    def _count(
+        self, request: ImageRequest, is_present: bool | None, must_pull: bool | None
+    ) -> None:
+        labels = request_labels(request.policy, is_present=is_present, must_pull=must_pull)
         self._meter.count("kubelet_image_manager_ensure_image_requests_total", labels)
 
     async def look(self, pod: Pod, container: PodContainer) -> None:
@@ -248,24 +233,29 @@ class ImagePuller:
             self._seen[request.image] = asked, image
         return image
 
-    async def _find(self, request: ImageRequest) -> v1.Image | None:
+    async def _present(self, request: ImageRequest) -> v1.Image | None:
         if (recent := self._recent(request)) is not None:
             return recent
         try:
             return await self._ask(request)
         except RuntimeCallError as exc:
+            # The pull does not depend on the answer: imagePullPrecheck does not even ask.
+            if request.policy == "Always":
+                return None
+            self._count(request, None, None)
             text = f'Failed to inspect image "{request.image}": {exc}'
             raise self._refuse(
                 request, "InspectFailed", WaitingReason("ImageInspectError", text)
             ) from exc
 
-    async def _must_pull(self, request: ImageRequest, ref: str, logins: _Lookup) -> bool:
+    async def _must_pull(self, request: ImageRequest, ref: str, logins: _Lookup) -> bool | None:
+        """Return whether the pod must prove its access; None: a secret is broken."""
         if self._access is None:
             return False
         try:
             return await self._access.must_pull(request.image, ref, logins)
         except ValueError:
-            return True  # a secret is broken: the pull reports it
+            return None  # the pull reports it
 
     async def _pull(
         self,
@@ -354,7 +344,7 @@ class ImagePuller:
             f'Successfully pulled image "{request.image}" in {format_milliseconds(took)} '
             f"({format_milliseconds(waited)} including waiting). Image size: {size} bytes.",
         )
-        labels = (_size_label(size),)
+        labels = (size_label(size),)
         self._meter.observe("kubelet_image_pull_duration_seconds", waited, labels, PULLS)
 
     async def _pull_and_note(
@@ -409,16 +399,16 @@ class ImagePuller:
             known = await logins()
         except ValueError as exc:
             raise ImagePullError("PullImage", str(exc)) from exc
-        failure: RuntimeCallError | None = None
+        failures: list[RuntimeCallError] = []
         for login in known:
             auth = v1.AuthConfig(username=login.username, password=login.password)
             try:
                 return await self._runtime.pull_image(request.spec, auth, sandbox), login
             except RuntimeCallError as exc:
-                failure = exc
+                failures.append(exc)
         # Not anonymously: PullImage (kuberuntime_image.go) does that only without any login.
-        if failure is not None:
-            raise failure
+        if failures:
+            raise joined(failures)
         return await self._runtime.pull_image(request.spec, None, sandbox), None
 
     def _lookup(self, request: ImageRequest) -> _Lookup:
@@ -458,15 +448,16 @@ class ImagePuller:
         return logins
 
     def _pull_failed(self, request: ImageRequest, exc: RuntimeCallError) -> ImageError:
-        reason = exc.reason if isinstance(exc, ImagePullError) else "ErrImagePull"
+        waiting = pull_failure(request.image, exc)
         self._event(
             request, "Warning", "Failed", f'Failed to pull image "{request.image}": {exc.go_text}'
         )
         now = self._clock.time()
-        entry = self._back_off.next(request.back_off_key, now, note=f"{reason}: {exc.go_text}")
+        note = f"{waiting.reason}: {waiting.message}"
+        entry = self._back_off.next(request.back_off_key, now, note=note)
         # Retried after half of the back-off: that try ends in ImagePullBackOff, the status that
         # upstream shows as well.
-        return ImageError(WaitingReason(reason, exc.go_text), now + entry.delay / 2)
+        return ImageError(waiting, now + entry.delay / 2)
 
     def _refuse(self, request: ImageRequest, event: str, waiting: WaitingReason) -> ImageError:
         self._event(request, "Warning", event, waiting.message)
@@ -479,15 +470,6 @@ class ImagePuller:
 
 def _about_pull(request: ImageRequest) -> Attributes:
     return {CONTAINER: request.container.spec.name, "container.image.name": request.image}
-
-
-def _go_bool(value: bool) -> str:
-    return "true" if value else "false"
-
-
-def _size_label(size: int) -> str:
-    """Return the metric label of an image's size in bytes; 0: unknown."""
-    return next((label for least, label in _SIZES if size > least * 1024 * 1024), "N/A")
 
 
 def _invalid_name(image: str, problem: str) -> WaitingReason:

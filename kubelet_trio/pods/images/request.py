@@ -9,7 +9,7 @@ from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.credentials import Puller
 from kubelet_trio.cri import v1
-from kubelet_trio.model import PodContainer, PodUid, pod_key, pod_uid, spec
+from kubelet_trio.model import PodContainer, PodUid, metadata, pod_key, pod_uid, spec
 
 # The grammar of regexp.go in github.com/distribution/reference. re.ASCII, as Go's \w.
 _HOST = r"(?:[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?(?::[0-9]+)?|\[[0-9a-fA-F:]+\](?::[0-9]+)?)"
@@ -50,7 +50,7 @@ class ImageRequest:
 
 def container_request(pod: Pod, container: PodContainer) -> ImageRequest:
     """Return the request for the image that a container runs."""
-    image = v1.ImageSpec(image=container.spec.image or "")
+    image = _spec(pod, container.spec.image)
     return ImageRequest(pod, container, container.spec.imagePullPolicy or "IfNotPresent", image)
 
 
@@ -60,10 +60,15 @@ def volume_requests(pod: Pod, container: PodContainer) -> list[ImageRequest]:
     requests = []
     for volume in spec(pod).volumes or ():
         if volume.image is not None and volume.name in mounted:
-            image = v1.ImageSpec(image=volume.image.reference or "")
+            image = _spec(pod, volume.image.reference)
             policy = volume.image.pullPolicy or "IfNotPresent"
             requests.append(ImageRequest(pod, container, policy, image))
     return requests
+
+
+def _spec(pod: Pod, image: str | None) -> v1.ImageSpec:
+    # With the pod's annotations, as EnsureImageExists: some runtimes choose by them how to pull.
+    return v1.ImageSpec(image=image or "", annotations=dict(metadata(pod).annotations or {}))
 
 
 def reference_problem(image: str) -> str | None:

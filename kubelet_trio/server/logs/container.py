@@ -17,7 +17,7 @@ from __future__ import annotations
 import datetime
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
 
@@ -187,6 +187,11 @@ async def log_response(
         raise HttpError(
             400, f'container "{container}" in pod "{metadata(pod).name}" has no log file'
         )
+
+    # As ReadLogs in k8s.io/cri-client/pkg/logs: a container that writes adds nothing to its last
+    # lines while they are read.
+    if not follow:
+        options = replace(options, most=options.tail)
 
     # `follow_log` asks after each end of file: None ends the log.
     def writes_to() -> Path | None:

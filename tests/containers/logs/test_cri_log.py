@@ -159,6 +159,13 @@ def test_a_limit_is_in_bytes_of_output(tmp_path: Path) -> None:
     assert rendered(path, LogOptions(limit=0)) == b""
 
 
+def test_so_many_lines_at_most_count_those_that_are_left_out(tmp_path: Path) -> None:
+    path = write(tmp_path / "0.log", *(line(b"%d" % n, second=n) for n in range(4)))
+    since = time_nanoseconds(b"2024-05-01T10:00:01.5Z") / 10**9
+    assert rendered(path, LogOptions(most=3, since=since)) == b"1\n2\n"
+    assert rendered(path, LogOptions(most=0)) == b""
+
+
 def test_one_stream_alone(tmp_path: Path) -> None:
     path = write(tmp_path / "0.log", line(b"out"), line(b"err", stream="stderr"))
     assert rendered(path, LogOptions(streams=frozenset(["stderr"]))) == b"err\n"

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import pytest
 import trio
@@ -12,6 +14,8 @@ from kubelet_trio.containers.logs.cri_log import format_line
 from kubelet_trio.model import inline_offload, thread_offload
 
 TIME = "2024-05-01T10:00:00Z"
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Writer:
@@ -128,6 +132,26 @@ async def test_following_ends_at_the_limit(tmp_path: Path, autojump_clock: MockC
     with trio.fail_after(60):
         await collect(writer, LogOptions(limit=3), seen)
     assert b"".join(seen) == b"beg"
+
+
+async def test_the_last_lines_stay_so_many_while_the_container_writes(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    writer, seen = Writer(tmp_path), list[bytes]()
+    path = tmp_path / "0.log"
+
+    async def busy(fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        result = await inline_offload(fn, *args, **kwargs)
+        writer.write("later")  # between any two reads
+        return result
+
+    with trio.fail_after(60):
+        async with follow_log(
+            path, LogOptions(tail=1, most=1), lambda: None, offload=busy
+        ) as pieces:
+            async for piece in pieces:
+                seen.append(piece)
+    assert b"".join(seen) == b"begin\n"
 
 
 async def test_a_log_that_is_not_there_is_an_error(tmp_path: Path) -> None:

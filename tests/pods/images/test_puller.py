@@ -6,15 +6,25 @@ import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
-from lightkube.models.core_v1 import Container, Pod, PodSpec
+from lightkube.models.core_v1 import (
+    Container,
+    ImageVolumeSource,
+    Pod,
+    PodSpec,
+    Volume,
+    VolumeMount,
+)
 from lightkube.models.meta_v1 import ObjectMeta
 from trio.testing import MockClock
 
-from kubelet_trio.cri import PULL_SECONDS, v1
+from kubelet_trio.cri import PULL_SECONDS, ImagePullError, v1
 from kubelet_trio.model import EventType, Meter, ObjectRef, pod_containers
 from kubelet_trio.pods import ImageError, ImagePuller
+from kubelet_trio.pods.images.failures import joined, pull_failure
 from kubelet_trio.pods.images.rate import PullRate
-from kubelet_trio.testing import FakeRuntime, TrioClock
+from kubelet_trio.pods.images.request import container_request, volume_requests
+from kubelet_trio.pods.types import WaitingReason
+from kubelet_trio.testing import FakeRuntime, FaultKind, TrioClock
 
 IMAGE = "reg.example/team/app:1"
 REQUESTS = "kubelet_image_manager_ensure_image_requests_total"
@@ -171,18 +181,99 @@ async def test_pulls_beyond_the_rate_are_refused(autojump_clock: MockClock) -> N
         await node.ensure(image)
 
 
-async def test_requests_are_counted_by_what_they_found(autojump_clock: MockClock) -> None:
+# The metrics of noFGPullerTestCases in pkg/kubelet/images/image_manager_test.go.
+@pytest.mark.parametrize(
+    ("image", "policy", "reason", "present", "pull"),
+    [
+        ("reg.example/new:1", "IfNotPresent", "", "false", "true"),
+        (IMAGE, "IfNotPresent", "", "true", "false"),
+        (IMAGE, "Always", "", "unknown", "true"),
+        (IMAGE, "Never", "", "true", "false"),
+        ("reg.example/new:1", "Never", "ErrImageNeverPull", "false", "unknown"),
+        ("reg.example/missing:1", "IfNotPresent", "ErrImagePull", "false", "true"),
+        ("reg.example/away:1", "IfNotPresent", "ImageInspectError", "unknown", "unknown"),
+        ("Not A Name", "Always", "InvalidImageName", "unknown", "unknown"),
+    ],
+)
+async def test_requests_are_counted_by_what_they_found(
+    autojump_clock: MockClock, image: str, policy: str, reason: str, present: str, pull: str
+) -> None:
     node = Node()
-    await node.ensure()
-    await node.ensure()
+    node.runtime.images.present.add(IMAGE)
+    if "away" in image:
+        node.runtime.faults.add(FaultKind.ERROR, "ImageStatus")
+    if reason:
+        assert await node.refusal(image, policy) == reason
+    else:
+        await node.ensure(image, policy)
+    assert dict(node.meter.counters(REQUESTS)) == {(present, policy.lower(), pull): 1}
+
+
+async def test_an_image_is_pulled_always_without_the_runtimes_word_on_it(
+    autojump_clock: MockClock,
+) -> None:
+    node = Node()
+    node.runtime.faults.add(FaultKind.ERROR, "ImageStatus")
     await node.ensure(policy="Always")
-    await node.refusal("reg.example/other:1", "Never")
-    assert dict(node.meter.counters(REQUESTS)) == {
-        ("false", "ifnotpresent", "true"): 1,
-        ("true", "ifnotpresent", "false"): 1,
-        ("true", "always", "true"): 1,
-        ("false", "never", "false"): 1,
-    }
+    assert [reason for _, reason, _, _ in node.told] == ["Pulling", "Pulled"]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "said"),
+    [
+        ("RegistryUnavailable", "RegistryUnavailable", "the registry is unavailable"),
+        ("RegistryUnavailable: no", "RegistryUnavailable", "the registry is unavailable: no"),
+        (
+            "SignatureValidationFailed: bar",
+            "SignatureValidationFailed",
+            "the signature validation failed: bar",
+        ),
+    ],
+)
+async def test_reasons_of_the_runtime_are_told_in_words(
+    autojump_clock: MockClock, text: str, reason: str, said: str
+) -> None:
+    node = Node()
+    node.runtime.images.broken[IMAGE] = ImagePullError("PullImage", text, reason)
+    said = f"image pull failed for {IMAGE} because {said}"
+    with pytest.raises(ImageError) as refused:
+        await node.ensure()
+    assert refused.value.waiting == WaitingReason(reason, said)
+    assert ("Warning", "Failed", f'Failed to pull image "{IMAGE}": {text}', PATH) in node.told
+    with pytest.raises(ImageError) as refused:
+        await node.ensure()
+    message = f'Back-off pulling image "{IMAGE}": {reason}: {said}'
+    assert refused.value.waiting == WaitingReason("ImagePullBackOff", message)
+
+
+def test_a_pull_tells_what_each_login_met() -> None:
+    one = ImagePullError("PullImage", "401")
+    other = ImagePullError("PullImage", "RegistryUnavailable: x", "RegistryUnavailable")
+    assert joined([one, ImagePullError("PullImage", "401")]).go_text == "401"
+    assert joined([other]) is other
+    both = joined([one, other, one])
+    assert pull_failure(IMAGE, both) == WaitingReason(
+        "ErrImagePull", "[401, RegistryUnavailable: x]"
+    )
+
+
+def test_the_runtime_gets_the_pods_annotations() -> None:
+    pod = Pod(
+        metadata=ObjectMeta(
+            name="web", namespace="default", uid="u", annotations={"example.com/snapshotter": "x"}
+        ),
+        spec=PodSpec(
+            containers=[
+                Container(
+                    name="c", image=IMAGE, volumeMounts=[VolumeMount(mountPath="/v", name="v")]
+                )
+            ],
+            volumes=[Volume(name="v", image=ImageVolumeSource(reference="reg.example/data:1"))],
+        ),
+    )
+    container = next(iter(pod_containers(pod)))
+    for request in (container_request(pod, container), *volume_requests(pod, container)):
+        assert request.spec.annotations == {"example.com/snapshotter": "x"}
 
 
 def test_a_burst_goes_at_once_and_the_rest_as_tokens_come() -> None:
