@@ -211,6 +211,7 @@ class PodReporter:
             pending_resize=self._allocation.pending,
             resize=self._allocation.shown,
             resize_error=self._allocation.error,
+            is_undecided=self._allocation.is_undecided,
             devices=self._devices(pod),
             claims=self._claims(pod),
             has_claims=self._services.claims.holds(pod_uid(pod)),
