@@ -275,6 +275,10 @@ class PodReporter:
         self._returns = pod
         self._decided.ring()
 
+    def returns(self) -> bool:
+        """Return whether a source wants the removed pod again."""
+        return self._returns is not None
+
     async def keep(self, pod: Pod, request: Callable[[], TerminationRequest | None]) -> None:
         """Write each decision about the pod as soon as it is made, until cancelled."""
         while True:
