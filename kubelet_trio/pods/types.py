@@ -122,6 +122,8 @@ class StatusInput:
     pending_resize: PendingResize | None = None
     resize: PodResize | None = None  # the one in progress
     resize_error: str = ""  # why its last attempt failed
+    # It asks for resources that have been neither granted nor refused yet.
+    is_undecided: bool = False
     devices: Mapping[str, tuple[DeviceHealth, ...]] = field(default_factory=dict)  # by container
     claims: Mapping[str, tuple[ClaimHealth, ...]] = field(default_factory=dict)  # by container
     has_claims: bool = False  # it has devices by claims that it has not given back

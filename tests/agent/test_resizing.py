@@ -20,6 +20,7 @@ from lightkube.models.scheduling_v1 import PriorityClass
 from trio.testing import MockClock
 
 from kubelet_trio.model import NANO, pod_uid
+from kubelet_trio.testing import FakeKube
 from tests.agent.test_cluster import NAME, World
 
 PENDING, IN_PROGRESS = "PodResizePending", "PodResizeInProgress"
@@ -256,3 +257,35 @@ async def test_a_pending_resize_stays_pending_over_a_restart_of_the_agent(
         found = world.kube.find(Pod, "web")
         assert found is not None
         assert world.host.runtime.starts[pod_uid(found), "web"] == 1
+
+
+async def test_no_status_has_the_generation_of_a_resize_that_is_not_decided(
+    world: Cluster, autojump_clock: MockClock
+) -> None:
+    # More pods than are applied at once: others run before the resize is decided on.
+    world.add("early", "200m")
+    for number in range(40):
+        world.add(f"small-{number}", "1m")
+    seen: list[tuple[int | None, bool, str]] = []
+
+    def look(_kube: FakeKube) -> bool:
+        now = world.status("early")
+        has_condition = any(world.condition("early", t) for t in (PENDING, IN_PROGRESS))
+        [status] = now.containerStatuses or []
+        seen.append(
+            (now.observedGeneration, has_condition, str((status.allocatedResources or {})["cpu"]))
+        )
+        return False
+
+    async with world.running():
+        await trio.sleep(SETTLED)
+        with trio.move_on_after(2 * SETTLED):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(world.kube.wait_until, look)
+                await trio.sleep(1)
+                world.resize("early", "400m")
+    complete = [
+        cpu for generation, has_condition, cpu in seen if generation == 2 and not has_condition
+    ]
+    assert set(complete) == {"400m"}
+    assert {now[:2] for now in seen} == {(1, False), (2, True), (2, False)}

@@ -39,6 +39,16 @@ class Machine:
         self.path.parent.mkdir()
         self._watcher = FakeWatcher()
 
+    def remove(self) -> None:
+        self.path.unlink()
+        self._watcher.tell(self.path, finished=False, removed=True)
+
+    def write_again(self, cpu: str) -> None:
+        """Unlink the manifest, and create it again right after that."""
+        self.remove()
+        self._watcher.tell(self.path, finished=False)
+        self.write(cpu)
+
     def write(self, cpu: str) -> bytes:
         data = MANIFEST.replace("CPU", cpu).encode()
         self.path.write_bytes(data)
@@ -96,6 +106,44 @@ async def test_an_edit_of_amounts_resizes_the_pod_that_runs(
         assert machine.containers() == containers
         (container,) = machine.node.runtime.alive()
         assert container.resources.cpu_shares == 204
+
+
+async def test_a_manifest_that_is_removed_and_created_again_restarts_its_pod(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    # test/e2e_node/mirror_pod_test.go, "should successfully recreate when file is removed and
+    # recreated": `checkMirrorPodRunningWithRestartCount(..., 1)`.
+    machine = Machine(tmp_path)
+    machine.read_manifests()
+    machine.write("100m")
+    async with machine.node.running():
+        first = await machine.wait_pod("100m")
+        for count in (1, 2):
+            containers = machine.containers()
+            machine.write_again("100m")
+            await trio.sleep(30)
+            again = await machine.wait_pod("100m")
+            assert pod_uid(again) == pod_uid(first)
+            assert machine.containers() != containers
+            assert again.status is not None
+            assert [c.restartCount for c in again.status.containerStatuses or ()] == [count]
+
+
+async def test_a_pod_that_returns_after_its_removal_starts_anew(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    machine = Machine(tmp_path)
+    machine.read_manifests()
+    machine.write("100m")
+    async with machine.node.running():
+        await machine.wait_pod("100m")
+        machine.remove()
+        await trio.sleep(60)
+        assert machine.containers() == []
+        machine.write("100m")
+        again = await machine.wait_pod("100m")
+        assert again.status is not None
+        assert [c.restartCount for c in again.status.containerStatuses or ()] == [0]
 
 
 async def test_an_edit_of_amounts_runs_a_pod_again_that_has_ended(

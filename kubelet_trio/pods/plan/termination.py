@@ -7,6 +7,7 @@ spec first, each with the time that is then left; once nothing is left, all at o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -28,6 +29,7 @@ from kubelet_trio.probes import FAILED_LIVENESS, FAILED_STARTUP
 # The least that StopContainer asks for, in seconds, however little is left: upstream's
 # minimumGracePeriodInSeconds.
 MINIMUM_STOP_GRACE = 2
+_WHOLE = 0.001  # seconds over a whole number that do not count
 
 _DEADLINE_REASON = "DeadlineExceeded"
 _DEADLINE_MESSAGE = "Pod was active on the node longer than the specified deadline"
@@ -114,7 +116,9 @@ def remaining_grace(requested_at: float, grace: float, now: float) -> float:
 
 def stop_timeout(remaining: float) -> int:
     """Return the timeout of a StopContainer call, in whole seconds, from the time left."""
-    return max(round(remaining), MINIMUM_STOP_GRACE)
+    # Up, as upstream takes off only the whole seconds that have passed. What floats make of whole
+    # seconds are those.
+    return max(math.ceil(remaining - _WHOLE), MINIMUM_STOP_GRACE)
 
 
 def ending_note(pod: Pod, now: float) -> str:

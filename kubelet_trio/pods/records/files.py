@@ -107,5 +107,9 @@ class PodFiles:
 
     def remove_logs(self) -> None:
         """Remove the pod's logs and the links to them."""
-        unlink_logs(self.node.container_logs_dir, self.pod, self.log_directory)
+        self.unlink_logs()
         remove_pod_logs(self.log_directory)
+
+    def unlink_logs(self) -> None:
+        """Remove the links to the pod's logs only."""
+        unlink_logs(self.node.container_logs_dir, self.pod, self.log_directory)

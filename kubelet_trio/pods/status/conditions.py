@@ -1,8 +1,8 @@
 """Compute the pod conditions of the kubelet, in the order and words of the Go kubelet.
 
-A condition's transition time changes only with its status; its observed generation is the
-pod's. Those of a resize (KEP-1287) have the generation that asked for it, and are dated by their
-reason: their status is always True. Conditions of other owners are kept unchanged. Upstream:
+A condition's transition time changes only with its status; its observed generation is that of the
+pod's status. Those of a resize (KEP-1287) have the generation that asked for it, and are dated by
+their reason: their status is always True. Conditions of other owners are kept unchanged. Upstream:
 status/generate.go, and updatedPodResizeCondition of status/status_manager.go.
 """
 
@@ -18,7 +18,6 @@ from kubelet_trio.model import (
     ContainerKind,
     RuntimePod,
     could_restart_all,
-    metadata,
     pod_containers,
     spec,
     to_datetime,
@@ -87,10 +86,9 @@ def pod_conditions(
         )
         goes_on = goes_on and bool(left_to_remove(pod, observed))
         own.append(_restarting_all(status, goes_on=goes_on))
-    generation = metadata(pod).generation
     before = {c.type: c for c in previous.conditions or ()}
     resize = _resize(given, observed, before, now)
-    return [*kept, *resize, *(_dated(c, before.get(c.type), generation, now) for c in own)]
+    return [*kept, *resize, *(_dated(c, before.get(c.type), status, now) for c in own)]
 
 
 def is_initialized(status: PodStatus) -> bool:
@@ -211,13 +209,13 @@ def _any_main_ran(status: PodStatus) -> bool:
 def _dated(
     condition: PodCondition,
     before: PodCondition | None,
-    generation: int | None,
+    status: PodStatus,
     now: datetime.datetime,
 ) -> PodCondition:
     same = before is not None and before.status == condition.status
     changed = before.lastTransitionTime if before is not None and same else None
     return msgspec.structs.replace(
-        condition, lastTransitionTime=changed or now, observedGeneration=generation or None
+        condition, lastTransitionTime=changed or now, observedGeneration=status.observedGeneration
     )
 
 

@@ -44,7 +44,6 @@ def pod_status(pod: Pod, observed: RuntimePod, given: StatusInput) -> PodStatus:
     if given.rejected:
         return _rejected_status(pod, given, previous)
     ips = _pod_ips(pod, observed, given, previous)
-    generation = metadata(pod).generation or 0
     status = PodStatus(
         initContainerStatuses=container_statuses(
             pod, observed, given, previous, ContainerKind.INIT
@@ -59,7 +58,7 @@ def pod_status(pod: Pod, observed: RuntimePod, given: StatusInput) -> PodStatus:
         podIPs=[PodIP(ip=ip) for ip in ips] or None,
         hostIP=given.host_ips[0] if given.host_ips else previous.hostIP,
         hostIPs=[HostIP(ip=ip) for ip in given.host_ips[:2]] or previous.hostIPs,
-        observedGeneration=max(generation, previous.observedGeneration or 0) or None,
+        observedGeneration=_observed_generation(pod, given, previous),
         # Owned by the scheduler and the resource claim controller; the kubelet keeps them.
         nominatedNodeName=previous.nominatedNodeName,
         resourceClaimStatuses=previous.resourceClaimStatuses,
@@ -80,19 +79,26 @@ def pod_status(pod: Pod, observed: RuntimePod, given: StatusInput) -> PodStatus:
 def _rejected_status(pod: Pod, given: StatusInput, previous: PodStatus) -> PodStatus:
     """Return the status of a pod that was not admitted, so never ran here."""
     failure = given.failure
-    generation = metadata(pod).generation or 0
     return PodStatus(
         phase="Failed",
         reason=failure.reason if failure is not None else None,
         message=failure.message if failure is not None else None,
         qosClass=previous.qosClass or pod_qos(pod),
         startTime=_start_time(pod, given, previous),
-        observedGeneration=max(generation, previous.observedGeneration or 0) or None,
+        observedGeneration=_observed_generation(pod, given, previous),
         conditions=_other_conditions(pod, given, is_over=True) or None,
         nominatedNodeName=previous.nominatedNodeName,
         resourceClaimStatuses=previous.resourceClaimStatuses,
         extendedResourceClaimStatus=previous.extendedResourceClaimStatus,
     )
+
+
+def _observed_generation(pod: Pod, given: StatusInput, previous: PodStatus) -> int | None:
+    """Return the generation that this status is of; it never goes back."""
+    # Without a condition of the resize that it asks for, a new one would say that this is complete.
+    waits = given.is_undecided and given.stage is PodStage.SYNC
+    generation = 0 if waits else metadata(pod).generation or 0
+    return max(generation, previous.observedGeneration or 0) or None
 
 
 def reported_ends(status: PodStatus | None) -> dict[str, int]:

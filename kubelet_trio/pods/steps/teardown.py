@@ -58,13 +58,15 @@ class Teardown:
     """One teardown.
 
     If `remove` is False, the pod's manifest still exists, and its dead containers and logs are
-    kept for readers. Otherwise everything is removed.
+    kept for readers. Otherwise everything is removed, except the logs of a pod that `returns`: the
+    restart counts go on from them.
     """
 
     services: PodServices
     pod: Pod
     request: TerminationRequest
     remove: bool
+    returns: Callable[[], bool]  # whether it is to run again after the removal
     stopper: ContainerStopper
     is_known: bool  # nothing of it can exist that was not observed
     recorded: Callable[[], Awaitable[None]]  # waits until the decision is on disk, or cannot be
@@ -323,14 +325,20 @@ async def adopt_cgroup(teardown: Teardown) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def adopt_directories(teardown: Teardown) -> AsyncIterator[None]:
-    """Remove logs, their links and the pod's own directory, if the pod is to be gone."""
+    """Remove logs, their links and the pod's own directory, if the pod is to be gone.
+
+    The logs of a pod that returns stay.
+    """
     yield
     if not teardown.remove:
         return
     services = teardown.services
     teardown.progress.at("removing logs and directories")
     files = PodFiles(teardown.pod, services.node())
-    await services.records.remove(pod_uid(teardown.pod), first=files.remove_logs)
+    # The Go kubelet has the dead containers of such a pod until the next garbage collection, and
+    # counts on from them.
+    first = files.unlink_logs if teardown.returns() else files.remove_logs
+    await services.records.remove(pod_uid(teardown.pod), first=first)
 
 
 # minTimeout of killPodNow, pkg/kubelet/pod_workers.go.

@@ -114,6 +114,11 @@ class PodAllocation:
             return None
         return self.desired if differs(self.desired, self.allocated) else None
 
+    @property
+    def is_undecided(self) -> bool:
+        """Whether the admitter has neither granted nor refused what is asked."""
+        return self.asked is not None and self.pending is None
+
     def adopt(
         self, observed: RuntimePod, node: NodeSettings, no_quota: Collection[str] = ()
     ) -> bool:

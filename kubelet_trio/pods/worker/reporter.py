@@ -216,6 +216,7 @@ class PodReporter:
             pending_resize=self._allocation.pending,
             resize=self._allocation.shown,
             resize_error=self._allocation.error,
+            is_undecided=self._allocation.is_undecided,
             devices=self._devices(pod),
             claims=self._claims(pod),
             has_claims=self._services.claims.holds(pod_uid(pod)),
@@ -278,6 +279,10 @@ class PodReporter:
         """Make `keep` record that a source wants the removed pod again (None: no longer)."""
         self._returns = pod
         self._decided.ring()
+
+    def returns(self) -> bool:
+        """Return whether a source wants the removed pod again."""
+        return self._returns is not None
 
     async def keep(self, pod: Pod, request: Callable[[], TerminationRequest | None]) -> None:
         """Write each decision about the pod as soon as it is made, until cancelled."""

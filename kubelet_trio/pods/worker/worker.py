@@ -385,7 +385,7 @@ class PodWorker(WorkerState):
         self._standing.leave("")
         observer = self._services.observer
         teardown = Teardown(
-            *(self._services, self.pod, request, remove),
+            *(self._services, self.pod, request, remove, self._reporter.returns),
             stopper=self._stopper,
             is_known=self._certainty.is_complete and observer.is_certain(self.uid),
             recorded=self._reporter.wait_kept,

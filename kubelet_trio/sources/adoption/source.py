@@ -276,8 +276,12 @@ class AdoptingSource:
             task_status.started()
             await self._pass_on()  # what came before a crash, maybe not passed on
             while True:
-                await self._inner.snapshots.wait_value()
-                await self._pass_on()
+                await self._inner.snapshots.wait_there()
+                passed = await self._pass_on()
+                # The inner source may wait until a snapshot is taken: then it has been passed on.
+                await self.snapshots.wait_taken()
+                if self._inner.delivered is passed:
+                    await self._inner.snapshots.wait_value()
 
     async def _follow_problems(self) -> None:
         # A manifest that did not parse and was removed changes no snapshot.
@@ -285,14 +289,17 @@ class AdoptingSource:
             if self._adopter.is_open(self.name):
                 await self._pass_on()
 
-    async def _pass_on(self) -> None:
+    async def _pass_on(self) -> SourceSnapshot | None:
+        """Pass on what the inner source has delivered last, and return that."""
         async with self._passing:
+            # With the problems of the same moment: a pod is kept by one or the other.
             snapshot = self._inner.delivered
             if snapshot is None:
-                return
+                return None
             problems = self._inner.problems.value
             kept = await self._adopter.adopt(self.name, snapshot.pods, problems)
             passed = replace(snapshot, pods=self._adopter.known(snapshot.pods), kept=kept)
             if passed != self.delivered:
                 self.delivered = passed
                 self.snapshots.put(passed)
+            return snapshot

@@ -9,7 +9,8 @@ to wait for ends it sooner, what may still be taken back keeps it open:
   round has just been made: then it is one of many.
 - An unlinked one may come back: `cp --remove-destination`, `install`, `tar x` and `git checkout`
   unlink a file and create it again, some 0.1 ms later. The burst waits that out, so that one look
-  at the directory does for it.
+  at the directory does for it. Whoever does so with the same content restarts the pods, as with
+  the Go kubelet; see `FileSource`.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class Burst:
         self._latest: float | None = None  # when the burst is handled however it goes on
         self._ends = 0.0
         self._removed: dict[str, float] = {}
+        self._recreated: set[str] = set()
         self._is_removal = True  # all that happened to manifests is that some were unlinked
 
     def add(self, changes: Iterable[FileChange], now: float) -> None:
@@ -55,7 +57,8 @@ class Burst:
         if change.removed:
             self._removed[change.path] = now
         else:
-            self._removed.pop(change.path, None)
+            if self._removed.pop(change.path, None) is not None:
+                self._recreated.add(change.path)
             self._is_removal = False
         if self._is_removal:
             self._ends = now + REMOVED
@@ -78,3 +81,8 @@ class Burst:
     def removed(self) -> dict[str, float]:
         """The files that were unlinked, and not created again so far as it was told: when."""
         return self._removed
+
+    @property
+    def recreated(self) -> frozenset[str]:
+        """The files that were unlinked and created again."""
+        return frozenset(self._recreated)

@@ -123,6 +123,16 @@ class Ledger:
         pods = tuple(_with_seen(pod, known, seen) for pod in result.pods)
         self._files[path] = KnownFile(result.signature, pods, objects=result.objects)
 
+    def is_settled(self, path: str) -> bool:
+        """Return whether nothing is known to be changing about a file."""
+        return path not in self._changing
+
+    def uids(self, path: str) -> frozenset[PodUid]:
+        """Return the pods of a file that is valid; none of another."""
+        known = self._files.get(path)
+        valid = known.pods if known is not None and known.error is None else ()
+        return frozenset(pod_uid(pod) for pod in valid)
+
     def cannot_read(self, path: str, error: ManifestError) -> None:
         """Note that a file exists but does not open: its pods stay, and it is read again."""
         self._changing.pop(path, None)

@@ -8,6 +8,8 @@ every `interval` as well; it reads only files that changed. What may go wrong:
 * The directory is missing. If it was missing from the start, it counts as empty. If it
   disappears later, its pods stay: a missing mount must not take a node down.
   To remove all pods, remove the files. A single file that is removed takes its pods with it.
+* A file is unlinked and created again at once: if its content is the same, its pods are removed
+  and come back, as with the Go kubelet. If it differs, they stay until the new ones are there.
 * A file without any document is invalid, not empty: it may be in the middle of a write.
   An empty `List` means "no pods".
 
@@ -16,6 +18,7 @@ After a crash the supervisor calls `run` again on the same object, which keeps i
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 
@@ -29,6 +32,7 @@ from kubelet_trio.model import (
     Latest,
     Offload,
     Phase,
+    PodUid,
     Purpose,
     SystemClock,
     WallClock,
@@ -120,6 +124,8 @@ class FileSource:
             self._kind = PathKind.FILE if alone else PathKind.DIRECTORY
         self._changes: list[FileChange] = []
         self._removed: Mapping[str, float] = {}  # when files were unlinked since
+        # Files that were unlinked and created again, with the pods that they had.
+        self._recreated: dict[str, frozenset[PodUid]] = {}
         self.delivered: SourceSnapshot | None = None
         self._first_by: float | None = None
 
@@ -159,7 +165,7 @@ class FileSource:
             again_at = await self._read(listing, finished, removed)
         # A path that never existed counts as empty (resetStoreFromPath in config/file.go).
         if not trouble or (listing.kind is not PathKind.UNREADABLE and self._kind is None):
-            self._deliver(is_changing=again_at is not None and self._is_early(now))
+            await self._deliver(is_changing=again_at is not None and self._is_early(now))
         files = [
             problem
             for error, pods in self._ledger.errors()
@@ -223,13 +229,26 @@ class FileSource:
             read_manifests, paths, self._node_name, known.__contains__, self._local_claims
         )
 
-    def _deliver(self, *, is_changing: bool) -> None:
+    async def _deliver(self, *, is_changing: bool) -> None:
         snapshot = SourceSnapshot(SOURCE, self._ledger.pods(), self._ledger.objects())
+        again = self._take_again()
+        if again and self.delivered is not None:
+            left = tuple(pod for pod in snapshot.pods if pod_uid(pod) not in again)
+            self.delivered = dataclasses.replace(snapshot, pods=left)
+            self.snapshots.put(self.delivered)
+            await self.snapshots.wait_taken()  # the next one would replace it
         # The first delivery waits for files that are being written: their pods may run already.
         if snapshot == self.delivered or (self.delivered is None and is_changing):
             return
         self.delivered = snapshot
         self.snapshots.put(snapshot)
+
+    def _take_again(self) -> frozenset[PodUid]:
+        """Return the pods whose manifest was unlinked and is there again as it was."""
+        again: set[PodUid] = set()
+        for path in [path for path in self._recreated if self._ledger.is_settled(path)]:
+            again |= self._recreated.pop(path) & self._ledger.uids(path)
+        return frozenset(again)
 
     def _is_early(self, now: float) -> bool:
         if self._first_by is None:
@@ -252,6 +271,8 @@ class FileSource:
                     break
         if burst is not None:
             self._removed = burst.removed
+            for path in burst.recreated:
+                self._recreated.setdefault(path, self._ledger.uids(path))
 
     def _take_changes(self) -> tuple[set[str] | None, Mapping[str, float]]:
         """Return the files that were completely written, and when others were unlinked.

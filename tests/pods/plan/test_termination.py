@@ -111,6 +111,9 @@ def test_what_is_left_of_a_grace_period_survives_a_restart_of_the_agent(
 def test_a_stop_gets_two_seconds_at_least() -> None:
     assert MINIMUM_STOP_GRACE == 2
     assert [stop_timeout(left) for left in (0.0, 1.9, 2.6, 30.0)] == [2, 2, 3, 30]
+    # Never less than is left: a container may use all of its grace period.
+    assert [stop_timeout(left) for left in (2.1, 19.4)] == [3, 20]
+    assert stop_timeout(1796000030.1 - 1796000005.1) == stop_timeout(25.0000003) == 25
 
 
 OF = pod("a", "b", init=["i", sidecar("s"), sidecar("t"), sidecar("u")], ephemeral=["e"])

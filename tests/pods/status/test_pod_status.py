@@ -140,6 +140,16 @@ def test_the_observed_generation_never_goes_back() -> None:
     )
 
 
+def test_the_observed_generation_waits_for_the_decision_on_a_resize() -> None:
+    before = PodStatus(observedGeneration=2)
+    made = status(pod(generation=3), previous=before, is_undecided=True)
+    assert made.observedGeneration == 2
+    assert {c.observedGeneration for c in made.conditions or ()} == {2}
+    # Nothing is decided any more on a pod that is ending.
+    ends = StatusInput(now=1.0, stage=PodStage.TERMINATING, previous=before, is_undecided=True)
+    assert pod_status(pod(generation=3), runtime(), ends).observedGeneration == 3
+
+
 def test_fields_of_other_owners_are_kept() -> None:
     before = PodStatus(nominatedNodeName="n", resourceClaimStatuses=[])
     made = status(pod(), previous=before)

@@ -88,6 +88,19 @@ def test_an_admitted_pod_keeps_what_it_has_until_a_grant_is_recorded() -> None:
     assert allocation.granted is None
 
 
+def test_what_is_asked_is_undecided_until_it_is_granted_or_refused() -> None:
+    allocation = PodAllocation(sized("1"), known(sized("1")))
+    assert not allocation.is_undecided
+    allocation.update(sized("2", generation=2), is_admitted=True, now=5.0)
+    assert allocation.is_undecided
+    allocation.refuse(PendingResize("Deferred", "no", 2))
+    assert not allocation.is_undecided
+    allocation.grant()
+    assert not allocation.is_undecided
+    allocation.begin(*allocation.accepted(RUNS))
+    assert not allocation.is_undecided
+
+
 def test_a_grant_is_shown_as_in_progress_before_it_is_recorded() -> None:
     allocation = PodAllocation(sized("1"), known(sized("1")))
     assert allocation.shown is None

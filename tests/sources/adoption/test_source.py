@@ -239,3 +239,22 @@ async def test_a_problem_of_another_file_keeps_no_pod_that_a_manifest_replaces(
         snapshot = await source.snapshots.wait_value()
     assert [pod_uid(pod) for pod in snapshot.pods] == [pod_uid(node.pod())]
     assert snapshot.kept == frozenset()
+
+
+async def test_each_snapshot_is_passed_on_whose_source_waits_until_it_is_taken(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    async def restart() -> None:  # as FileSource does
+        node.inner.put()
+        await node.inner.snapshots.wait_taken()
+        node.inner.put(node.pod())
+
+    await node.run_theirs()
+    async with node.source(THEIRS) as source, trio.open_nursery() as nursery:
+        node.inner.put(node.pod())
+        assert pod_uid(await delivered(source)) == THEIRS
+        nursery.start_soon(restart)
+        await trio.sleep(1)
+        with trio.fail_after(10):
+            assert (await source.snapshots.wait_value()).pods == ()
+            assert pod_uid(await delivered(source)) == THEIRS

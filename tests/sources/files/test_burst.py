@@ -165,6 +165,63 @@ async def test_no_programs_way_to_rewrite_a_manifest_ends_its_pod(
     assert pod.spec.containers[0].command == ["new"]
 
 
+OLD = content("old")
+UNCHANGED: dict[str, Sequence[Step]] = {
+    "os.Remove and os.WriteFile, install, tar x": [unlink(WEB), create(WEB), close(WEB, OLD)],
+    "the same, held up": [
+        unlink(WEB),
+        create(WEB, after=GAP),
+        close(WEB, OLD, after=LONGEST),
+    ],
+    "rm and mv": [create(".new"), close(".new", OLD), unlink(WEB), rename(".new", WEB)],
+}
+
+
+@pytest.mark.parametrize("program", UNCHANGED)
+async def test_a_manifest_that_is_unlinked_and_created_again_unchanged_restarts_its_pod(
+    autojump_clock: MockClock, nursery: trio.Nursery, tmp_path: Path, program: str
+) -> None:
+    world = World(tmp_path)
+    await world.start(nursery)
+    for step in UNCHANGED[program]:
+        await world.do(step)
+    await trio.sleep(1)
+    # As the Go kubelet: "should successfully recreate when file is removed and recreated" of
+    # test/e2e_node/mirror_pod_test.go.
+    assert [names(snapshot.pods) for _, snapshot in world.seen] == [[], ["web-n"]]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [close(WEB, OLD)],
+        [create(".new"), close(".new", OLD), rename(".new", WEB)],
+        [rename(WEB, "web.yaml~"), create(WEB), close(WEB, OLD)],
+        [unlink(WEB), create(WEB), close(WEB, b"{"), close(WEB, OLD, after=1)],
+    ],
+)
+async def test_no_other_way_to_write_the_same_content_restarts_a_pod(
+    autojump_clock: MockClock, nursery: trio.Nursery, tmp_path: Path, steps: Sequence[Step]
+) -> None:
+    world = World(tmp_path)
+    await world.start(nursery)
+    for step in steps:
+        await world.do(step)
+    await trio.sleep(1)
+    assert world.seen == []
+
+
+async def test_a_manifest_that_was_restarted_is_not_restarted_by_the_next_write(
+    autojump_clock: MockClock, nursery: trio.Nursery, tmp_path: Path
+) -> None:
+    world = World(tmp_path)
+    await world.start(nursery)
+    for step in (unlink(WEB), create(WEB), close(WEB, OLD), close(WEB, OLD, after=1)):
+        await world.do(step)
+    await trio.sleep(1)
+    assert len(world.seen) == 2
+
+
 async def test_a_manifest_that_is_renamed_into_place_is_read_without_any_wait(
     autojump_clock: MockClock, nursery: trio.Nursery, tmp_path: Path
 ) -> None:
