@@ -140,8 +140,8 @@ def _is_recursive_read_only(mount: VolumeMount, context: MountContext) -> bool:
     if wanted == "Enabled" and not context.recursive_read_only:
         raise VolumeError(
             mount.name,
-            f'volume "{mount.name}" requested recursive read-only mode, '
-            "but it is not supported by the runtime",
+            f'failed to resolve recursive read-only mode: volume "{mount.name}" requested '
+            "recursive read-only mode, but it is not supported by the runtime",
         )
     return wanted != "Disabled" and context.recursive_read_only
 
