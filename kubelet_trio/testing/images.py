@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from kubelet_trio.cri import ImagePullError, RuntimeCallError, v1
+from kubelet_trio.cri import ImagePullError, RuntimeCallError, RuntimeObjectNotFoundError, v1
 from kubelet_trio.testing.calls import NO_DEADLINE, CallDesk
 
 
@@ -44,6 +44,24 @@ class FakeImages:
         if reference in self.present:
             return reference
         return next((name for name in sorted(self.present) if image_id(name) == reference), None)
+
+    def needed(self, config: v1.ContainerConfig) -> str:
+        """Return the id of the image that a new container runs.
+
+        Raises `RuntimeObjectNotFoundError` if this image, or one that it mounts, is not present.
+        """
+        for mount in config.mounts:
+            if mount.image is not None:
+                self._resolved(mount.image)
+        return self.image(self._resolved(config.image or v1.ImageSpec())).id
+
+    def _resolved(self, image: v1.ImageSpec) -> str:
+        found = self.find(image.image)
+        if found is None:
+            raise RuntimeObjectNotFoundError(
+                "CreateContainer", f'failed to resolve image "{image.image}"'
+            )
+        return found
 
     def image(self, name: str) -> v1.Image:
         """Describe a present image."""

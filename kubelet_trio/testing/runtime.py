@@ -24,7 +24,6 @@ from kubelet_trio.cri import (
     ExecResult,
     Listing,
     RuntimeCallError,
-    RuntimeObjectNotFoundError,
     RuntimeTimeoutError,
     UnsupportedCallError,
     v1,
@@ -334,13 +333,7 @@ class FakeRuntime(FakeImageService, FakeStreaming, FakeResizing):
     ) -> ContainerId:
         async def effect() -> ContainerId:
             sandbox = self.node.sandbox("CreateContainer", sandbox_id)
-            image = (config.image or v1.ImageSpec()).image
-            found = self.images.find(image)
-            if found is None:
-                raise RuntimeObjectNotFoundError(
-                    "CreateContainer", f'failed to resolve image "{image}"'
-                )
-            image_id = self.images.image(found).id
+            image_id = self.images.needed(config)
             return self.node.create_container(sandbox, config, image_id).id
 
         names = self.node.sandbox_names(sandbox_id)

@@ -42,6 +42,7 @@ class MountContext:
     selinux: bool = False
     recursive_read_only: bool = False  # whether the runtime can mount whole trees read-only
     no_image_volumes: str = ""  # why the runtime cannot mount images; "" if it can
+    images: Mapping[str, v1.ImageSpec] = field(default_factory=dict)  # pulled, by volume
 
 
 def container_mounts(container: PodContainer, context: MountContext) -> list[v1.Mount]:
@@ -63,7 +64,7 @@ def _mount(
         )
     inside = _checked_sub_path(mount, context.variables)
     if spec.kind == "image":
-        return _image_mount(spec, mount, inside, context)
+        return _image_mount(mount, inside, context)
     plugin = context.plugins[spec.kind]
     path = plugin.path(spec)
     if inside:
@@ -87,21 +88,21 @@ def _is_relabelled(spec: VolumeSpec, plugin: VolumePlugin | AsyncVolumePlugin) -
     return plugin.managed and not spec.read_only and not spec.selinux_label
 
 
-def _image_mount(
-    spec: VolumeSpec, mount: VolumeMount, inside: str, context: MountContext
-) -> v1.Mount:
+def _image_mount(mount: VolumeMount, inside: str, context: MountContext) -> v1.Mount:
     """Return the mount of an image volume (KEP-4639).
 
     The agent has pulled the image; the runtime mounts it.
     """
     if context.no_image_volumes:
         raise VolumeError(mount.name, f'volume "{mount.name}": {context.no_image_volumes}')
+    image = context.images.get(mount.name)
+    if image is None:
+        # When it was to be pulled, the runtime could not mount images: it was upgraded since.
+        raise VolumeError(mount.name, f'the image of volume "{mount.name}" was not pulled')
     return v1.Mount(
         container_path=os.path.join("/", mount.mountPath),
         readonly=True,
-        image=v1.ImageSpec(
-            image=spec.source.reference or "", user_specified_image=spec.source.reference or ""
-        ),
+        image=image,
         image_sub_path=inside,
         propagation=_propagation(mount),
         selinux_relabel=context.selinux,

@@ -341,6 +341,7 @@ class VolumeManager:
         variables: Mapping[str, str] | None = None,
         *,
         handler: str = "",
+        images: Mapping[str, v1.ImageSpec] | None = None,
     ) -> list[v1.Mount]:
         """Return the CRI mounts for a container's `volumeMounts`, in their order.
 
@@ -353,6 +354,7 @@ class VolumeManager:
             variables: the container's environment, for `subPathExpr`; None: only what its spec
                 says.
             handler: the runtime handler of the pod's sandbox.
+            images: the images of its image volumes, by volume.
         """
         if not container.spec.volumeMounts:
             return []
@@ -375,6 +377,7 @@ class VolumeManager:
             selinux=self._node.selinux,
             recursive_read_only=self._node.recursive_read_only(handler),
             no_image_volumes=self._node.no_image_volumes(),
+            images=images or {},
         )
         return await self._offload(container_mounts, container, context)
 

@@ -22,7 +22,7 @@ from lightkube.models.node_v1 import RuntimeClass
 from trio.testing import MockClock
 
 from kubelet_trio.cri import v1
-from kubelet_trio.model import pod_uid
+from kubelet_trio.model import metadata, pod_uid
 from kubelet_trio.testing.images import image_id
 from tests.agent.node import Node, make_pod, ready
 
@@ -234,8 +234,40 @@ async def test_the_image_of_a_volume_is_pulled_before_the_container_starts(
         assert 'Pulling image "app"' in pulled
         (container,) = node.runtime.instances("web-node")
         (mount,) = [m for m in container.config.mounts if m.container_path == "/v"]
-        assert mount.image is not None
-        assert (mount.image.image, mount.host_path, mount.readonly) == ("app", "", True)
+        assert mount == v1.Mount(
+            container_path="/v",
+            readonly=True,
+            # By its id: the tag may be another image's by the time of CreateContainer.
+            image=v1.ImageSpec(
+                image=image_id("app"),
+                user_specified_image="app",
+                annotations=dict(metadata(pod).annotations or {}),
+            ),
+        )
+
+
+async def test_a_container_waits_for_the_images_of_its_own_volumes_first(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    mount = "volumeMounts: [{name: v, mountPath: /v}]"
+    pod = make_pod(
+        containers=(
+            f"- {{name: web, image: missing-too, {mount}}}\n"
+            "- {name: beside, image: web, imagePullPolicy: IfNotPresent}"
+        ),
+        spec=["volumes: [{name: v, image: {reference: missing, pullPolicy: Always}}]"],
+    )
+    async with node.running(pod):
+        await trio.sleep(2)
+        web, beside = node.status(pod).containerStatuses or []
+        if web.name != "web":
+            web, beside = beside, web
+        assert web.state is not None
+        assert web.state.waiting is not None
+        assert web.state.waiting.reason == "ErrImagePull"
+        assert 'image "missing"' in (web.state.waiting.message or "")
+        assert "missing-too" not in {name for name, _ in node.runtime.images.tried}
+        assert beside.ready
 
 
 @pytest.mark.parametrize("gate", [True, False])

@@ -51,6 +51,20 @@ async def test_a_container_needs_its_image(autojump_clock: object) -> None:
     assert status.image_ref.endswith(image_id)
 
 
+async def test_a_container_needs_the_images_that_it_mounts(autojump_clock: object) -> None:
+    runtime, config = FakeRuntime(), sandbox_config()
+    sandbox_id = await runtime.run_pod_sandbox(config)
+    await runtime.pull_image(v1.ImageSpec(image="run"), None, config)
+    mounting = container_config(config)
+    mount = v1.Mount(container_path="/v", readonly=True, image=v1.ImageSpec(image="data"))
+    mounting.mounts = [mount]
+    with pytest.raises(RuntimeObjectNotFoundError, match='failed to resolve image "data"'):
+        await runtime.create_container(sandbox_id, mounting, config)
+    data = await runtime.pull_image(v1.ImageSpec(image="data"), None, config)
+    mount.image = v1.ImageSpec(image=data, user_specified_image="data")
+    await runtime.create_container(sandbox_id, mounting, config)
+
+
 async def test_names_are_unique(autojump_clock: object) -> None:
     runtime, config = FakeRuntime(), sandbox_config()
     sandbox_id = await runtime.run_pod_sandbox(config)

@@ -444,18 +444,20 @@ async def test_an_image_is_mounted_by_the_runtime(tmp_path: Path, mounter: FakeM
     of_pod = pod(image, mounts=[mount("app", "/app", subPath="bin")])
     able = VolumeManager(tmp_path, mounter, inline_offload)
     await able.mount(of_pod)
-    (made,) = await able.container_mounts(of_pod, main(of_pod))
+    ensured = v1.ImageSpec(image="sha256:1", user_specified_image="registry/app:1")
+    images = {"app": ensured}
+    (made,) = await able.container_mounts(of_pod, main(of_pod), images=images)
     assert made == v1.Mount(
-        container_path="/app",
-        readonly=True,
-        image=v1.ImageSpec(image="registry/app:1", user_specified_image="registry/app:1"),
-        image_sub_path="bin",
+        container_path="/app", readonly=True, image=ensured, image_sub_path="bin"
     )
+    # The runtime could not mount images when they were to be pulled, and can by now.
+    with pytest.raises(VolumeError, match='the image of volume "app" was not pulled'):
+        await able.container_mounts(of_pod, main(of_pod))
     unable = VolumeManager(
         tmp_path, mounter, inline_offload, node=NodeFacts(no_image_volumes=lambda: "too old")
     )
     with pytest.raises(VolumeError, match='volume "app": too old'):
-        await unable.container_mounts(of_pod, main(of_pod))
+        await unable.container_mounts(of_pod, main(of_pod), images=images)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may change groups")

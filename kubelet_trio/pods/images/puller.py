@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import trio
@@ -153,11 +153,28 @@ class ImagePuller:
 
     async def ensure_volumes(
         self, pod: Pod, container: PodContainer, sandbox: v1.PodSandboxConfig
-    ) -> None:
-        """Ensure the images that a container mounts as volumes. Raises as `ensure` does."""
-        for request in volume_requests(pod, container):
-            self._meter.count("kubelet_image_volume_requested_total")
-            await self._ensure(request, sandbox)
+    ) -> dict[str, v1.ImageSpec]:
+        """Ensure the images that a container mounts as volumes; return them by the volumes' names.
+
+        Each names its image as the runtime does: a tag may move before the image is mounted.
+
+        Raises:
+            ImageError: of the last mount whose image is not available; all others were tried.
+        """
+        ensured: dict[str, v1.ImageSpec] = {}
+        failure: ImageError | None = None
+        for volume, request in volume_requests(pod, container).items():
+            try:
+                image = await self._ensure(request, sandbox)
+            except ImageError as exc:
+                failure = exc  # toKubeContainerImageVolumes shows the last one
+            else:
+                ensured[volume] = request.mounted(image.ref)
+        if failure is not None:
+            raise failure
+        if ensured:  # not those of failed tries: as incrementImageVolumeMetrics upstream
+            self._meter.count("kubelet_image_volume_requested_total", by=len(ensured))
+        return ensured
 
     @property
     def pulls(self) -> Sequence[Pull]:
@@ -173,7 +190,8 @@ class ImagePuller:
             return await self._use_or_pull(request, sandbox)
         except ImageError as exc:
             # After each failure, whatever its reason: upstream's startContainer emits this event.
-            self._event(request, "Warning", "Failed", f"Error: {exc.waiting.reason}")
+            of_container = replace(request, field_path=request.container.field_path)
+            self._event(of_container, "Warning", "Failed", f"Error: {exc.waiting.reason}")
             raise
 
     async def _use_or_pull(
@@ -464,7 +482,7 @@ class ImagePuller:
         return ImageError(waiting)
 
     def _event(self, request: ImageRequest, type_: str, reason: str, message: str) -> None:
-        ref = pod_object_ref(request.pod, request.container.field_path)
+        ref = pod_object_ref(request.pod, request.field_path)
         self._events.emit(ref, "Warning" if type_ == "Warning" else "Normal", reason, message)
 
 

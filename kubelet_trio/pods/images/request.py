@@ -33,6 +33,7 @@ class ImageRequest:
     container: PodContainer
     policy: str
     spec: v1.ImageSpec
+    field_path: str  # of the pod, for the events of pulls
 
     @property
     def image(self) -> str:
@@ -43,6 +44,13 @@ class ImageRequest:
         account = spec(self.pod).serviceAccountName or ""
         return Puller(pod_key(self.pod), pod_uid(self.pod), account)
 
+    def mounted(self, ref: str) -> v1.ImageSpec:
+        """Return the image as a mount names it; `ref` is the runtime's name of it."""
+        # As getImageVolumes, whose runtime_handler is empty without RuntimeClassInImageCriApi.
+        return v1.ImageSpec(
+            image=ref, user_specified_image=self.image, annotations=self.spec.annotations
+        )
+
     @property
     def back_off_key(self) -> tuple[PodUid, str]:
         return pod_uid(self.pod), self.image
@@ -51,18 +59,23 @@ class ImageRequest:
 def container_request(pod: Pod, container: PodContainer) -> ImageRequest:
     """Return the request for the image that a container runs."""
     image = _spec(pod, container.spec.image)
-    return ImageRequest(pod, container, container.spec.imagePullPolicy or "IfNotPresent", image)
+    policy = container.spec.imagePullPolicy or "IfNotPresent"
+    return ImageRequest(pod, container, policy, image, container.field_path)
 
 
-def volume_requests(pod: Pod, container: PodContainer) -> list[ImageRequest]:
-    """Return the requests for the images that a container mounts as volumes (KEP-4639)."""
-    mounted = {mount.name for mount in container.spec.volumeMounts or ()}
-    requests = []
-    for volume in spec(pod).volumes or ():
-        if volume.image is not None and volume.name in mounted:
-            image = _spec(pod, volume.image.reference)
-            policy = volume.image.pullPolicy or "IfNotPresent"
-            requests.append(ImageRequest(pod, container, policy, image))
+def volume_requests(pod: Pod, container: PodContainer) -> dict[str, ImageRequest]:
+    """Return the requests for the images that a container mounts as volumes (KEP-4639).
+
+    They are by the volumes' names, in the order of the last mount of each.
+    """
+    sources = {volume.name: volume.image for volume in spec(pod).volumes or ()}
+    requests: dict[str, ImageRequest] = {}
+    for mount in container.spec.volumeMounts or ():
+        if (source := sources.get(mount.name)) is not None:
+            requests.pop(mount.name, None)
+            image, policy = _spec(pod, source.reference), source.pullPolicy or "IfNotPresent"
+            # Upstream's getImageVolumes reports pulls for the pod as a whole.
+            requests[mount.name] = ImageRequest(pod, container, policy, image, field_path="")
     return requests
 
 

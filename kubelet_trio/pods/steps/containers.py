@@ -6,6 +6,7 @@ retried with a growing delay.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -37,14 +38,14 @@ from kubelet_trio.model import (
     pod_uid,
     spec,
 )
-from kubelet_trio.pods.images import EnsuredImage, ImageError
+from kubelet_trio.pods.images import ImageError
 from kubelet_trio.pods.plan import StartContainer
 from kubelet_trio.pods.records.files import PodFiles
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.steps.concurrency import run_together
 from kubelet_trio.pods.steps.errors import ContainerStartError, HookError
 from kubelet_trio.pods.steps.hooks import Hook, run_hook
-from kubelet_trio.pods.steps.inputs import container_inputs
+from kubelet_trio.pods.steps.inputs import ContainerImages, container_inputs
 from kubelet_trio.pods.steps.progress import Progress
 from kubelet_trio.pods.steps.sandbox import RunningSandbox
 from kubelet_trio.pods.steps.stops import ContainerStopper, about_container, hook_ip
@@ -108,9 +109,9 @@ class ContainerStarter:
         container, name = start.container, start.container.spec.name
         self._progress.at(f"getting the image of container {name}")
         # The image first: the config needs its reference and its user.
-        image = await self._ensure_images(pod, container, sandbox)
+        images = await self._ensure_images(pod, container, sandbox)
         self._progress.at(f"preparing container {name}")
-        config, share = await self._config(pod, node, start, image, sandbox)
+        config, share = await self._config(pod, node, start, images, sandbox)
         self._progress.at(f"creating container {name}")
         container_id = await self._create(pod, node, container, config, sandbox)
         # Not before: a start that fails earlier has a wait of its own (`Holds`).
@@ -130,22 +131,23 @@ class ContainerStarter:
 
     async def _ensure_images(
         self, pod: Pod, container: PodContainer, sandbox: RunningSandbox
-    ) -> EnsuredImage:
+    ) -> ContainerImages:
         images, config = self._services.images, sandbox.spec.config
+        mounted: Mapping[str, v1.ImageSpec] = {}
         try:
-            image = await images.ensure(pod, container, config)
+            # Those of volumes first, as upstream: the container waits with their failure.
             if not self._services.runtime_state.value.no_image_volumes:
-                await images.ensure_volumes(pod, container, config)
+                mounted = await images.ensure_volumes(pod, container, config)
+            return ContainerImages(await images.ensure(pod, container, config), mounted)
         except ImageError as exc:
             raise ContainerStartError(exc.waiting, exc.retry_at) from exc
-        return image
 
     async def _config(
         self,
         pod: Pod,
         node: NodeSettings,
         start: StartContainer,
-        image: EnsuredImage,
+        images: ContainerImages,
         sandbox: RunningSandbox,
     ) -> tuple[v1.ContainerConfig, ContainerShare]:
         container = start.container
@@ -153,7 +155,7 @@ class ContainerStarter:
             inputs = await container_inputs(
                 *(self._services, pod, node),
                 start=start,
-                image=image,
+                images=images,
                 sandbox=sandbox,
             )
             target = self._target(pod, container)

@@ -6,7 +6,8 @@ missing, the container waits with CreateContainerConfigError.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from lightkube.models.core_v1 import Pod
 
@@ -30,13 +31,21 @@ from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.steps.sandbox import RunningSandbox
 
 
+@dataclass(frozen=True, slots=True)
+class ContainerImages:
+    """The image that a container runs, and those that it mounts, by volume."""
+
+    own: EnsuredImage
+    volumes: Mapping[str, v1.ImageSpec]
+
+
 async def container_inputs(
     services: PodServices,
     pod: Pod,
     node: NodeSettings,
     *,
     start: StartContainer,
-    image: EnsuredImage,
+    images: ContainerImages,
     sandbox: RunningSandbox,
 ) -> ContainerInputs:
     """Gather the inputs of a container's config; `target_container_id` is left to the caller.
@@ -51,9 +60,10 @@ async def container_inputs(
         container,
         environment.variables,
         handler=services.observer.get(pod_uid(pod)).handler,
+        images=images.volumes,
     )
     devices = await services.volumes.container_devices(pod, container)
-    user = await _image_user(services, pod, container, image)
+    user = await _image_user(services, pod, container, images.own)
     own = sandbox.files.get(container.spec.name)
     if own is None:
         make = PodFiles(pod, node).container_files
@@ -62,7 +72,7 @@ async def container_inputs(
         )
     return ContainerInputs(
         restart_count=own.attempt,
-        image_ref=image.ref,
+        image_ref=images.own.ref,
         image_uid=user[0],
         image_username=user[1],
         pod_ips=tuple(ips),

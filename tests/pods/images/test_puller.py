@@ -18,16 +18,18 @@ from lightkube.models.meta_v1 import ObjectMeta
 from trio.testing import MockClock
 
 from kubelet_trio.cri import PULL_SECONDS, ImagePullError, v1
-from kubelet_trio.model import EventType, Meter, ObjectRef, pod_containers
+from kubelet_trio.model import EventType, Meter, ObjectRef, PodContainer, pod_containers
 from kubelet_trio.pods import ImageError, ImagePuller
 from kubelet_trio.pods.images.failures import joined, pull_failure
 from kubelet_trio.pods.images.rate import PullRate
 from kubelet_trio.pods.images.request import container_request, volume_requests
 from kubelet_trio.pods.types import WaitingReason
 from kubelet_trio.testing import FakeRuntime, FaultKind, TrioClock
+from kubelet_trio.testing.images import image_id
 
 IMAGE = "reg.example/team/app:1"
 REQUESTS = "kubelet_image_manager_ensure_image_requests_total"
+REQUESTED = "kubelet_image_volume_requested_total"
 
 
 class Node:
@@ -272,8 +274,85 @@ def test_the_runtime_gets_the_pods_annotations() -> None:
         ),
     )
     container = next(iter(pod_containers(pod)))
-    for request in (container_request(pod, container), *volume_requests(pod, container)):
+    for request in (
+        container_request(pod, container),
+        *volume_requests(pod, container).values(),
+    ):
         assert request.spec.annotations == {"example.com/snapshotter": "x"}
+
+
+DATA = "reg.example/data:1"
+
+
+def mounting(pulls: dict[str, tuple[str, str]], mounts: list[str]) -> tuple[Pod, PodContainer]:
+    """Return a pod with image volumes, (reference, pull policy) by name, and its container."""
+    pod = Pod(
+        metadata=ObjectMeta(name="web", namespace="default", uid="u", annotations={"a/b": "x"}),
+        spec=PodSpec(
+            containers=[
+                Container(
+                    name="c",
+                    image=IMAGE,
+                    volumeMounts=[VolumeMount(mountPath=f"/{m}", name=m) for m in mounts],
+                )
+            ],
+            volumes=[
+                Volume(name=name, image=ImageVolumeSource(policy, reference))
+                for name, (reference, policy) in pulls.items()
+            ],
+        ),
+    )
+    return pod, next(iter(pod_containers(pod)))
+
+
+async def test_what_is_mounted_is_the_image_that_was_ensured(autojump_clock: MockClock) -> None:
+    node = Node()
+    node.runtime.images.present.add("there:1")
+    pod, container = mounting(
+        {
+            "v": (DATA, "Always"),
+            "there": ("there:1", "IfNotPresent"),
+            "other": ("missing:1", "Always"),
+        },
+        ["v", "there", "v"],
+    )
+    ensured = await node.puller.ensure_volumes(pod, container, v1.PodSandboxConfig())
+    assert ensured == {
+        name: v1.ImageSpec(
+            image=image_id(reference),
+            user_specified_image=reference,
+            annotations={"a/b": "x"},
+        )
+        for name, reference in (("v", DATA), ("there", "there:1"))
+    }
+    assert dict(node.meter.counters(REQUESTED)) == {(): 2}
+    # Upstream's getImageVolumes reports what the volumes need for the pod, not for a container.
+    assert {path for *_, path in node.told} == {""}
+
+
+async def test_all_images_of_volumes_are_tried_and_the_last_mounts_failure_shown(
+    autojump_clock: MockClock,
+) -> None:
+    node = Node()
+    pod, container = mounting(
+        {"a": ("missing:a", "Always"), "b": ("b:1", "Never"), "c": (DATA, "Always")},
+        ["b", "c", "a"],
+    )
+    with pytest.raises(ImageError) as refused:
+        await node.puller.ensure_volumes(pod, container, v1.PodSandboxConfig())
+    assert refused.value.waiting.reason == "ErrImagePull"
+    assert 'failed to pull and unpack image "missing:a": not found' in str(refused.value)
+    assert node.runtime.images.pulled == [DATA]
+    assert not dict(node.meter.counters(REQUESTED))
+    failed = [(message, path) for _, reason, message, path in node.told if reason == "Failed"]
+    assert ("Error: ErrImagePull", PATH) in failed
+    assert ("Error: ErrImageNeverPull", PATH) in failed
+    pod, container = mounting({"b": ("b:1", "Never"), "a": ("missing:a", "Always")}, ["a", "b"])
+    with pytest.raises(ImageError) as refused:
+        await node.puller.ensure_volumes(pod, container, v1.PodSandboxConfig())
+    assert refused.value.waiting == WaitingReason(
+        "ErrImageNeverPull", 'Container image "b:1" is not present with pull policy of Never'
+    )
 
 
 def test_a_burst_goes_at_once_and_the_rest_as_tokens_come() -> None:
