@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 
 import trio
 from lightkube.models.core_v1 import Pod
@@ -32,6 +33,7 @@ from kubelet_trio.model import (
     DiskSpace,
     EventSink,
     Offload,
+    RuntimePod,
     SystemClock,
     WallClock,
     disk_space,
@@ -153,10 +155,15 @@ class ImageCollector:
         # After the images, so that a container that was created in between protects its image.
         containers = await self.runtime.list_containers()
         wanted, now = list(self.pods.wanted()), trio.current_time()
+        observed = self.pods.observed()
         book = self._book = self._book or ImageBook(now)
 
         def look() -> _Look:
-            users = [*_container_users(containers), *_pod_users(wanted)]
+            users = [
+                *_container_users(containers),
+                *_pod_users(wanted),
+                *_mount_users(observed),
+            ]
             in_use = used_images(images, users)
             return _Look(book.note(images, in_use, now), in_use)
 
@@ -187,7 +194,10 @@ class ImageCollector:
         freed, problems = 0, []
         for verdict in verdicts:
             # Checked again: removals take long, and a new pod may use the image by now.
-            if not verdict.remove or used_images([verdict.image], _pod_users(self.pods.wanted())):
+            if not verdict.remove or used_images(
+                [verdict.image],
+                chain(_pod_users(self.pods.wanted()), _mount_users(self.pods.observed())),
+            ):
                 continue
             try:
                 # By id: a tag may by now refer to another image.
@@ -232,6 +242,15 @@ def _container_users(containers: Iterable[v1.Container]) -> Iterator[tuple[str, 
         # Runtimes differ in which of these fields they fill in.
         for reference in (container.image_id, container.image_ref, named):
             yield reference, user
+
+
+def _mount_users(pods: Iterable[RuntimePod]) -> Iterator[tuple[str, str]]:
+    # A tag in a pod's spec may have moved since its container mounts the image.
+    for pod in pods:
+        for container in pod.containers:
+            for mount in container.image_mounts:
+                user = f"container {container.name} of {pod.namespace}/{pod.name}"
+                yield mount.image, user
 
 
 def _pod_users(pods: Iterable[Pod]) -> Iterator[tuple[str, str]]:

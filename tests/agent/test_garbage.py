@@ -14,6 +14,7 @@ from kubelet_trio.cri import v1
 from kubelet_trio.gc import ContainerPolicy, ImagePolicy
 from kubelet_trio.model import DiskSpace, pod_uid
 from kubelet_trio.testing import FaultKind
+from kubelet_trio.testing.images import FakeImages
 from tests.agent.node import Node, make_pod, ready
 
 
@@ -169,6 +170,31 @@ async def test_images_that_are_wanted_pinned_or_the_sandboxes_stay_however_full_
         reasons = node.reasons()
         assert "FreeDiskSpaceFailed" in reasons
         assert "ImageGCFailed" in reasons
+
+
+async def test_an_image_stays_while_a_container_mounts_it_though_its_tag_has_moved(
+    node: Node, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images_on(node, "run", "left", "data", used=99)
+    described = FakeImages.image
+
+    def without_tag(images: FakeImages, name: str) -> v1.Image:
+        image = described(images, name)
+        if name == "data":
+            image.repo_tags, image.repo_digests = [], []
+        return image
+
+    mount = "volumeMounts: [{name: v, mountPath: /v}]"
+    pod = make_pod(
+        containers=f"- {{name: web, image: run, {mount}}}",
+        spec=["volumes: [{name: v, image: {reference: data, pullPolicy: IfNotPresent}}]"],
+    )
+    async with node.running(pod, image_gc=POLICY):
+        await trio.sleep(100)
+        assert ready(node.status(pod))
+        monkeypatch.setattr(FakeImages, "image", without_tag)
+        await trio.sleep(900)
+        assert node.runtime.images.removed == ["left"]
 
 
 async def test_a_full_disk_that_images_cannot_mend_is_told_in_upstreams_words(
