@@ -343,28 +343,6 @@ async def test_the_metrics_tell_of_a_static_pod_that_ends(
         assert await pod_gauges(agent) == {}
 
 
-async def test_the_mirror_of_an_edited_manifest_shows_how_the_pod_before_it_ends(
-    world: World, autojump_clock: MockClock
-) -> None:
-    def version(number: int) -> Pod:
-        text = "- {name: web, image: slow-stop-20, imagePullPolicy: IfNotPresent, "
-        return make_pod("etcd", containers=f"{text}env: [{{name: V, value: '{number}'}}]}}")
-
-    def mirror() -> str | None:
-        found = world.kube.find(Pod, "etcd-node")
-        return metadata(found).uid if found is not None else None
-
-    async with world.running(version(1)):
-        await world.wait(lambda: world.is_ready("etcd-node"))
-        first = mirror()
-        world.feed.put(version(2))
-        await trio.sleep(19)
-        assert mirror() == first
-        assert world.status("etcd-node").phase == "Running"
-        await world.wait(lambda: mirror() not in (None, first) and world.is_ready("etcd-node"))
-        assert len(world.host.calls("CreateContainer")) == 2
-
-
 async def test_the_metrics_tell_of_a_pod_of_the_server(
     world: World, autojump_clock: MockClock
 ) -> None:
