@@ -132,13 +132,19 @@ def _other_conditions(pod: Pod, given: StatusInput, *, is_over: bool) -> list[Po
 def _with_phase(
     pod: Pod, observed: RuntimePod, given: StatusInput, previous: PodStatus, status: PodStatus
 ) -> PodStatus:
-    """Fill in phase, reason and message: a terminal phase stays; then the pod's failure counts."""
+    """Fill in phase, reason and message: a terminal phase stays; then the pod's failure counts.
+
+    A pod whose containers all ended with exit code 0 when the node needed its room, or shut down,
+    has succeeded: a later status of the Go kubelet (generateAPIPodStatus) takes the failure of
+    such a pod back.
+    """
     phase, reason, message = _computed_phase(pod, observed, given, status), None, None
+    has_succeeded = bool(given.end_conditions) and phase == "Succeeded"
     if is_terminal(previous):
         phase = previous.phase or phase
     if phase == previous.phase:
         reason, message = previous.reason, previous.message
-    if given.failure is not None and not is_terminal(previous):
+    if given.failure is not None and not is_terminal(previous) and not has_succeeded:
         phase, reason, message = "Failed", given.failure.reason, given.failure.message
     return msgspec.structs.replace(status, phase=phase, reason=reason, message=message)
 

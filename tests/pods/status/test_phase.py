@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from lightkube.models.core_v1 import Pod, PodStatus
+from lightkube.models.core_v1 import Pod, PodCondition, PodStatus
 
 from kubelet_trio.model import ContainerRecord, RuntimePod
 from kubelet_trio.pods.status.pod_status import pod_status, reported_ends
@@ -190,6 +190,20 @@ def test_a_failed_init_container_is_held_back_while_a_sidecar_runs() -> None:
     over = runtime(done("s"), failed("j"))
     assert status(of, over, previous=before).phase == "Pending"
     assert status(of, over, TERMINATING, previous=before).phase == "Failed"
+
+
+def test_a_pod_that_makes_room_has_succeeded_if_all_of_it_has() -> None:
+    # As in generateAPIPodStatus; upstream's test of preemption asks for it.
+    disruption = PodCondition(type="DisruptionTarget", status="True", reason="TerminationByKubelet")
+    given = {"failure": PodFailure("Preempting", "room"), "end_conditions": (disruption,)}
+    for ended, expected in (
+        (runtime(done("web")), ("Succeeded", None, None)),
+        (runtime(failed("web")), ("Failed", "Preempting", "room")),
+        (runtime(), ("Failed", "Preempting", "room")),
+    ):
+        made = status(pod(), ended, TERMINATED, **given)
+        assert (made.phase, made.reason, made.message) == expected
+        assert disruption in (made.conditions or ())
 
 
 def test_a_verdict_shows_once_everything_has_stopped() -> None:
