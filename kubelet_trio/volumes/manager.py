@@ -351,8 +351,7 @@ class VolumeManager:
         Args:
             pod: the pod.
             container: one of its containers.
-            variables: the container's environment, for `subPathExpr`; None: only what its spec
-                says.
+            variables: the container's environment, for `subPathExpr`; None: what its spec says.
             handler: the runtime handler of the pod's sandbox.
             images: the images of its image volumes, by volume.
         """
