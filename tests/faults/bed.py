@@ -82,6 +82,13 @@ class Marked:
         """Whether exactly these pods run, each once, with this edit."""
         return Counter(self.shells().values()) == Counter(wanted.items())
 
+    def wait_runs(self, wanted: dict[str, int], within: float) -> None:
+        """Wait until just these pods run: a Ready container may still be a process of runc."""
+        try:
+            eventually(lambda: self.runs(wanted), within, f"{wanted} run")
+        except WaitTimeoutError as error:
+            raise WaitTimeoutError(f"{error}; found {self.shells()}") from None
+
     def pid_of(self, name: str) -> int:
         """Return the first process of a pod: runc's own becomes it after the container's start."""
         found: list[int] = []

@@ -56,7 +56,7 @@ def test_a_full_disk_stops_nothing_and_is_made_up_for(small: Bed) -> None:
     assert small.agent.is_running
     assert small.agent.healthz()[0] == 200
     ballast.unlink()
-    eventually(lambda: small.runs({"steady": 0, "late": 0}), within=180)
+    small.wait_runs({"steady": 0, "late": 0}, within=180)
 
 
 def test_an_agent_killed_on_a_full_disk_starts_and_keeps_what_runs(small: Bed) -> None:
@@ -68,7 +68,7 @@ def test_an_agent_killed_on_a_full_disk_starts_and_keeps_what_runs(small: Bed) -
     assert small.pid_of("steady") == steady
     ballast.unlink()
     small.agent.put(small.pod("late"))
-    eventually(lambda: small.runs({"steady": 0, "late": 0}), within=180)
+    small.wait_runs({"steady": 0, "late": 0}, within=180)
     assert small.pid_of("steady") == steady
 
 
@@ -86,14 +86,14 @@ def test_a_read_only_disk_stops_nothing(small: Bed) -> None:
         assert small.pid_of("steady") == steady
     finally:
         subprocess.run(["umount", "--lazy", pods], check=True)
-    eventually(lambda: small.runs({"steady": 0, "late": 0}), within=180)
+    small.wait_runs({"steady": 0, "late": 0}, within=180)
     assert small.pid_of("steady") == steady
 
 
 def test_a_pod_that_is_deleted_on_a_full_disk_stops(small: Bed) -> None:
     ballast = fill(small.agent.root)
     small.agent.drop("steady")
-    eventually(lambda: small.runs({}), within=60)
+    small.wait_runs({}, within=60)
     assert "No space left" in small.agent.output.read_text()
     ballast.unlink()
     small.agent.wait_gone("steady")
@@ -105,7 +105,7 @@ def test_a_pod_that_is_deleted_on_a_read_only_disk_stops(small: Bed) -> None:
     try:
         subprocess.run(["mount", "-o", "remount,bind,ro", pods], check=True)
         small.agent.drop("steady")
-        eventually(lambda: small.runs({}), within=60)
+        small.wait_runs({}, within=60)
     finally:
         subprocess.run(["umount", "--lazy", pods], check=True)
     small.agent.wait_gone("steady")

@@ -63,7 +63,7 @@ def test_a_storm_of_edits_ends_with_the_last_one(bed: Bed) -> None:
     for edit in range(edits):
         bed.agent.put(bed.pod(names[edit % len(names)], edit))
     last = {name: edits - len(names) + n for n, name in enumerate(names)}
-    eventually(lambda: bed.runs({"steady": 0, **last}), within=120, what="the last edits run")
+    bed.wait_runs({"steady": 0, **last}, within=120)
     assert bed.pid_of("steady") == steady
     assert bed.agent.rss_bytes() - before < ROOM
 
@@ -100,10 +100,12 @@ def test_a_url_that_never_ends_is_cut_off_and_named(make_bed: MakeBed) -> None:
         bed.agent.wait_ready("beside")
         assert bed.agent.rss_bytes() - before < ROOM
         # A source that has never delivered might want any pod: nothing is removed.
+        beside = bed.pid_of("beside")
         bed.agent.drop("beside")
         bed.agent.put(bed.pod("after"))
         bed.agent.wait_ready("after")
-        assert bed.runs({"beside": 0, "after": 0})
+        bed.wait_runs({"beside": 0, "after": 0}, within=60)
+        assert bed.pid_of("beside") == beside
 
 
 def test_a_flood_of_logs_holds_nobody_up(bed: Bed) -> None:
@@ -123,4 +125,4 @@ def test_a_flood_of_logs_holds_nobody_up(bed: Bed) -> None:
     assert bed.agent.healthz()[0] == 200
     assert bed.agent.rss_bytes() - before < ROOM
     bed.agent.drop("flood")
-    eventually(lambda: bed.runs({"steady": 0, "beside": 0}), within=120)
+    bed.wait_runs({"steady": 0, "beside": 0}, within=120)

@@ -130,7 +130,7 @@ def test_a_manifest_runs_up_to_ten_megabytes_and_no_further(bed: Bed) -> None:
         return any("over.yaml" in p["where"] for p in bed.agent.problems())
 
     eventually(over_is_named, within=60)
-    assert bed.runs({"steady": 0, "fits": 0})
+    bed.wait_runs({"steady": 0, "fits": 0}, within=60)
     assert bed.agent.rss_bytes() - before < 60 * MB
 
 
@@ -159,7 +159,7 @@ def live_and_die(bed: Bed) -> None:
     names = [f"short{n}" for n in range(PODS)]
     for name in names:
         bed.agent.put(bed.pod(name))
-    eventually(lambda: bed.runs({"steady": 0, **dict.fromkeys(names, 0)}), within=120)
+    bed.wait_runs({"steady": 0, **dict.fromkeys(names, 0)}, within=120)
     for name in names:
         bed.agent.drop(name)
     eventually(lambda: set(bed.agent.pods()) == {"steady"}, within=120)

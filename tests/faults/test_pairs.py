@@ -235,7 +235,7 @@ async def test_a_pod_goes_another_stays_and_one_comes(
             assert trial.pods.pid_of(STAYS) == stays
         await trial.wait(lambda: trial.kube.find(Pod, GOES) is None, RUNS, "it is gone")
         await trial.wait(lambda: trial.is_ready(COMES), RUNS, "the new pod is ready")
-        assert trial.runs(STAYS, COMES)
+        await trial.wait(lambda: trial.runs(STAYS, COMES), RUNS, "these two run, and no more")
         assert trial.pods.pid_of(STAYS) == stays
         assert list(trial.wrong()) == []
 

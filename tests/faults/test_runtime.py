@@ -32,7 +32,7 @@ def test_a_hanging_runtime_holds_nothing_else_up(remote: Bed) -> None:
         remote.agent.start()  # ready is running, not connected
     finally:
         os.kill(remote.containerd.pid, signal.SIGCONT)
-    eventually(lambda: remote.runs({"steady": 0, "late": 0}), within=120)
+    remote.wait_runs({"steady": 0, "late": 0}, within=120)
     assert remote.pid_of("steady") == steady
 
 
@@ -43,7 +43,7 @@ def test_a_runtime_that_restarts_costs_no_container(remote: Bed) -> None:
         remote.containerd.stop()
         remote.agent.put(remote.pod("late", edit))
         remote.containerd.start()
-    eventually(lambda: remote.runs({"steady": 0, "late": 2}), within=120)
+    remote.wait_runs({"steady": 0, "late": 2}, within=120)
     assert remote.pid_of("steady") == steady
 
 
@@ -53,9 +53,9 @@ def test_what_the_runtime_forgets_is_made_again(remote: Bed) -> None:
         forgotten = live_containers(cri, "steady-node")["main"]
         cri.remove_container(forgotten)
         eventually(lambda: live_containers(cri, "steady-node").get("main", forgotten) != forgotten)
-        eventually(lambda: remote.runs({"steady": 0}), within=60)
+        remote.wait_runs({"steady": 0}, within=60)
         (sandbox,) = cri.sandboxes()
         cri.stop_sandbox(sandbox.id)
         cri.remove_sandbox(sandbox.id)
         eventually(lambda: sandbox.id not in {s.id for s in cri.sandboxes()})
-        eventually(lambda: remote.runs({"steady": 0}), within=120)
+        remote.wait_runs({"steady": 0}, within=120)

@@ -40,7 +40,7 @@ def test_a_damaged_record_costs_no_container(bed: Bed, damage: str) -> None:
         eventually(path.exists, what=f"{path} is written again")
     # And the pod can still be taken down.
     bed.agent.drop("steady")
-    eventually(lambda: bed.runs({}), within=60)
+    bed.wait_runs({}, within=60)
     bed.agent.wait_gone("steady")
 
 
