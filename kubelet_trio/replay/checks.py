@@ -225,7 +225,10 @@ def _start(entry: Entry) -> None:
     _wall("wall", body.wall)
     if body.node:
         needed("node", body.node, syntax.dns_subdomain)
-    period = (body.settings or {}).get("sync_period")
+    settings = body.settings or {}
+    if not isinstance(settings.get("node") or {}, dict):
+        raise FieldProblemError("settings.node: it must be an object")
+    period = settings.get("sync_period")
     if isinstance(period, int | float) and not period >= _LEAST_PERIOD:
         raise FieldProblemError(
             f"settings.sync_period: {period:g} s is less than {_LEAST_PERIOD:g} s"

@@ -17,7 +17,7 @@ from typing import Any
 from kubelet_trio.cri import v1
 from kubelet_trio.recorder import Kind, read_body
 from kubelet_trio.replay.grants import Grants, granted_fields
-from kubelet_trio.replay.recorded import Life, RecordedCall
+from kubelet_trio.replay.recorded import LISTS, Life, RecordedCall
 
 # What upkeep does depends on files and disks, which no recording has: neither missed nor refused.
 FREE = frozenset(
@@ -199,7 +199,7 @@ def sandbox_owner(config: Any) -> Owner:
 def _messages(method: str, ok: Any) -> Iterator[Mapping[str, Any]]:
     if not isinstance(ok, dict):
         return
-    if "entries" in ok:
+    if method in LISTS:
         yield from ok["entries"]
     elif method == "container_status":
         yield ok.get("status") or {}

@@ -234,7 +234,9 @@ class _Reader:
     def add_reading(self, life: Life, entry: Entry) -> None:
         method, _, name = entry.key.partition(":")
         body = read_body(entry.body)
-        reading = Reading(entry.at, body.get("ok"), error_of(method, body), self._order)
+        error = error_of(method, body)
+        ok = body.get("ok") if error is None else None  # beside an error it was not checked
+        reading = Reading(entry.at, ok, error, self._order)
         life.readings.setdefault((method, name), []).append(reading)
 
     def add_exit(self, life: Life, entry: Entry) -> None:

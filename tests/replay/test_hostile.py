@@ -166,6 +166,10 @@ UP = "../../../../../../../../tmp/kubelet-trio-escaped"
             ),
             "settings.sync_period",
         ),
+        (
+            entry(Kind.START, "", {"reason": "start", "wall": 5, "settings": {"node": True}}),
+            "settings.node: it must be an object",
+        ),
     ],
 )
 def test_an_entry_that_no_agent_wrote_is_refused_by_name(
@@ -175,6 +179,21 @@ def test_an_entry_that_no_agent_wrote_is_refused_by_name(
     write_recording(path, [START, END, bad])
     with pytest.raises(RecordingError, match=f"(?s)bad.rec: entry 3 .*{says}"):
         replay_recording(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "body"),
+    [
+        ("of_a_later_version:", {"ok": {"entries": None}}),
+        ("list_containers:", {"error": "RuntimeCallError", "ok": {"entries": None}}),
+    ],
+)
+def test_an_answer_that_is_not_read_is_not_looked_into(
+    tmp_path: Path, key: str, body: dict[str, Any]
+) -> None:
+    path = tmp_path / "odd.rec"
+    write_recording(path, [START, END, entry(Kind.READ, key, body)])
+    assert replay_recording(path)
 
 
 def test_a_call_makes_an_id(tmp_path: Path) -> None:
