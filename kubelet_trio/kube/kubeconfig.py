@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import yaml
 
 from kubelet_trio.kube.errors import KubeconfigError
-from kubelet_trio.model import check_yaml_depth, yaml_problem
+from kubelet_trio.model import check_yaml_depth, url_scheme, yaml_problem
 
 EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 _MODES = ("Never", "IfAvailable", "Always")
@@ -121,11 +121,10 @@ def parse_kubeconfig(text: bytes, path: Path, context: str = "") -> ClientConfig
 
 def _cluster(cluster: _Fields, base: Path) -> dict[str, Any]:
     server = cluster.required("server").rstrip("/")
-    parts = urlsplit(server)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if url_scheme(server) not in ("http", "https") or not urlsplit(server).hostname:
         raise cluster.error("server", f"expected an http or https URL, got {server!r}")
     proxy = cluster.text("proxy-url")
-    if proxy and urlsplit(proxy).scheme not in _PROXIES:
+    if proxy and url_scheme(proxy) not in _PROXIES:
         raise cluster.error("proxy-url", f"expected an http or https URL, got {_shown(proxy)!r}")
     insecure = cluster.flag("insecure-skip-tls-verify")
     ca = cluster.source("certificate-authority", base)

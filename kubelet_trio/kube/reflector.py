@@ -227,7 +227,11 @@ class Reflector(Generic[T]):
             return self._features.streaming_lists and await self._stream()
 
     async def _stream(self) -> bool:
-        """List by a watch, then follow it; return False if the server does not support that."""
+        """List by a watch, then follow it; return False if that needs a plain list first.
+
+        As in client-go any refusal does, also one that is no answer on whether the server supports
+        this: an API server whose etcd cannot tell its progress fails each with 500.
+        """
         found: dict[Key, T] = {}
         known = self._version if self._version != "0" else None
         try:
@@ -255,10 +259,13 @@ class Reflector(Generic[T]):
         except _NoStreamError:
             self._features.learn(streaming_lists=False)
         except KubeError as exc:
-            if self._listed or exc.code not in (400, 403, 404, 422):
+            # Both are answered elsewhere: a new start from no version, and a wait.
+            if self._listed or exc.code in (410, 429):
                 raise
             # How servers and proxies refuse an unknown parameter.
-            self._features.learn(streaming_lists=False)
+            if exc.code in (400, 403, 404, 422):
+                self._features.learn(streaming_lists=False)
+            log.debug("kube.reflector_list", kind=self._model.__name__, error=str(exc))
         self.connected.value = False
         return self._listed
 

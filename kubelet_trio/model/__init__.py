@@ -40,7 +40,7 @@ from kubelet_trio.model.foreign import (
     reopen_regular,
     stat_own,
 )
-from kubelet_trio.model.http import is_ip, system_tls, without_secrets, without_user
+from kubelet_trio.model.http import is_ip, system_tls, url_scheme, without_secrets, without_user
 from kubelet_trio.model.ids import NOTHING, ContainerId, PodKey, PodUid, SandboxId
 from kubelet_trio.model.images import full_name
 from kubelet_trio.model.latest import Latest
@@ -83,7 +83,10 @@ from kubelet_trio.model.pods import (
     as_container,
     could_restart_all,
     grace_period,
+    is_claimable,
+    is_claimed,
     is_critical,
+    is_extended,
     is_mirror,
     is_static,
     is_terminal,
@@ -236,7 +239,10 @@ __all__ = [
     "housekeeping_round",
     "in_user_namespace",
     "inline_offload",
+    "is_claimable",
+    "is_claimed",
     "is_critical",
+    "is_extended",
     "is_ip",
     "is_mirror",
     "is_static",
@@ -290,6 +296,7 @@ __all__ = [
     "to_milli",
     "to_units",
     "unfinished",
+    "url_scheme",
     "without_chance",
     "without_secrets",
     "without_user",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import ssl
+from urllib.parse import urlsplit
 
 
 def system_tls() -> ssl.SSLContext:
@@ -25,6 +26,16 @@ def without_user(url: str) -> str:
 def without_secrets(url: str) -> str:
     """Return a URL for logs and pages: without user, password, query and fragment."""
     return without_user(url).partition("?")[0].partition("#")[0]
+
+
+def url_scheme(url: str) -> str:
+    """Return the scheme of a URL, "" if it is none, as with a port that is not a number."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # urlsplit checks the port only when it is read
+    except ValueError:
+        return ""
+    return parts.scheme
 
 
 def is_ip(text: str) -> bool:

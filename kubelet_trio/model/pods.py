@@ -27,6 +27,7 @@ CONFIG_MIRROR = "kubernetes.io/config.mirror"
 INSTANCE = "kubelet-trio/instance"
 # The action of a container's restart rule that restarts all containers of its pod (KEP-5532).
 RESTART_ALL_CONTAINERS = "RestartAllContainers"
+_DEVICE_CLASS = "deviceclass.resource.kubernetes.io/"  # ResourceDeviceClassPrefix
 
 
 class ContainerKind(enum.Enum):
@@ -167,3 +168,30 @@ def grace_period(pod: Pod) -> int:
     """Return `terminationGracePeriodSeconds`, 30 if it is not set."""
     grace = spec(pod).terminationGracePeriodSeconds
     return 30 if grace is None else grace
+
+
+def is_extended(resource: str) -> bool:
+    """Return whether a resource is an extended one, as `example.com/dongle` is.
+
+    Source: IsExtendedResourceName of pkg/apis/core/v1/helper, for valid names.
+    """
+    is_native = "/" not in resource or "kubernetes.io/" in resource
+    return not is_native and not resource.startswith("requests.")
+
+
+def is_claimable(resource: str) -> bool:
+    """Return whether claims may give a resource (IsDRAExtendedResourceName)."""
+    return resource.startswith(_DEVICE_CLASS) or is_extended(resource)
+
+
+def is_claimed(pod: Pod, container: str, resource: str) -> bool:
+    """Return whether a claim gives a container what it asks for of a resource (KEP-5004)."""
+    claimed = pod.status.extendedResourceClaimStatus if pod.status is not None else None
+    return (
+        claimed is not None
+        and is_claimable(resource)
+        and any(
+            mapping.containerName == container and mapping.resourceName == resource
+            for mapping in claimed.requestMappings or ()
+        )
+    )

@@ -135,6 +135,9 @@ def test_an_exec_plugin() -> None:
     [
         ({"server": ""}, {}, "clusters[0].cluster.server", "Required value"),
         ({"server": "kube.example:6443"}, {}, "clusters[0].cluster.server", "expected an http"),
+        ({"server": "https://[::1"}, {}, "clusters[0].cluster.server", "expected an http"),
+        ({"server": "https://kube:six"}, {}, "clusters[0].cluster.server", "expected an http"),
+        ({"proxy-url": "http://[::1"}, {}, "clusters[0].cluster.proxy-url", "expected an http"),
         ({"server": 5}, {}, "clusters[0].cluster.server", "expected a string, got int"),
         ({"proxy-url": "socks5://p"}, {}, "clusters[0].cluster.proxy-url", "expected an http"),
         ({"certificate-authority-data": "%"}, {},

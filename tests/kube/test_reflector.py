@@ -335,6 +335,34 @@ async def test_a_server_that_ignores_what_it_was_asked(autojump_clock: MockClock
     assert verbs(kube) == ["watch", "list", "watch"]
 
 
+@pytest.mark.parametrize("code", [500, 503, 504])
+async def test_a_list_takes_the_place_of_a_streaming_one_that_fails(
+    code: int, autojump_clock: MockClock
+) -> None:
+    """API servers of 1.36 whose etcd is older than 3.4.31 or 3.5.13 fail all of them with 500."""
+    kube = FakeKube()
+    kube.add(config_map("a"))
+
+    class Failing(FakeKubeClient):
+        def watch(self, model: type[Any], **options: Any) -> Any:
+            if options.get("send_initial_events"):
+                raise KubeError(code, "", "the required storage feature is disabled")
+            return super().watch(model, **options)
+
+    reflector = Reflector(Failing(kube.server, kube.desk), ConfigMap, namespace="default")
+    began = trio.current_time()
+    async with following(reflector):
+        await until(reflector, {"a": {}})
+        assert trio.current_time() == began
+        await reflector.connected.wait_value(True)
+        assert verbs(kube) == ["list", "watch"]
+        assert reflector.trouble == ""
+        kube.cut()
+        kube.add(config_map("b"))
+        kube.compact()
+        await until(reflector, {"a": {}, "b": {}})
+
+
 async def test_pages_whose_moment_is_forgotten(autojump_clock: MockClock) -> None:
     kube = FakeKube()
     kube.streaming_lists = False
