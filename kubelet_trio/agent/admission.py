@@ -176,6 +176,8 @@ class NodeAdmission:
             limited_swap=node.limited_swap and node.swap_controller,
             static_cpus=self._managers.gives_cpus,
             static_memory=self._managers.gives_memory,
+            pod_level_resizes=node.pod_level_resizes,
+            extended_claims=self._managers.extended_claims,
         )
 
     @property

@@ -378,7 +378,7 @@ class Cluster:
             with_devices(settings.resources, devices),
             settings.info,
             settings.host_ips,
-            declared_features(websockets=settings.identity.websockets),
+            declared_features(settings.identity.gates_off),
             self._clock,
             runtime,
             pressure,

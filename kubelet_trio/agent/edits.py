@@ -177,8 +177,8 @@ class _Comparison:
 
     def _verdict(self, pod: Pod, gone: set[PodUid], replaces: Iterable[PodUid]) -> Verdict:
         registry = self.parts.pods.registry
-        others = [*registry.counted(gone), *self.beside]
-        decision = registry.admitter.would_admit(pod, others, list(replaces))
+        stay, leave = registry.beside(gone)
+        decision = registry.admitter.would_admit(pod, [*stay, *self.beside], leave, [*replaces])
         if isinstance(decision, Rejected):
             return Verdict("rejected", decision.reason, decision.message)
         self.beside.append(pod)
@@ -227,8 +227,9 @@ class _Comparison:
         if not differs(pod, allocated):
             return None, pod
         registry = self.parts.pods.registry
-        others = [*registry.counted({*gone, pod_uid(pod)}), *self.beside]
-        why = registry.admitter.would_resize(pod, allocated, others)
+        stay, leave = registry.beside({*gone, pod_uid(pod)})
+        others = [*stay, *self.beside]
+        why = registry.admitter.would_resize(pod, allocated, others, leave)
         if isinstance(why, PendingResize):
             return Verdict(why.reason.lower(), why.detail, why.message), allocated
         if isinstance(why, Preempting):

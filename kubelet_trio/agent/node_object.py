@@ -73,7 +73,7 @@ class NodeObjectPage:
                 with_devices(own.resources, parts.supplies.devices),
                 own.info,
                 own.host_ips,
-                declared_features(websockets=own.identity.websockets),
+                declared_features(own.identity.gates_off),
                 parts.setup.seams.clock,
                 runtime.health.state,
                 links.pressure,

@@ -40,8 +40,8 @@ def explain_pod(parts: Parts, uid: PodUid) -> PodWhy | None:
     problems = tuple(_problems(parts, facts.pod))
     request = facts.request
     if request is not None and request.reason is EndReason.REJECTED:
-        registry = parts.pods.registry
-        facts = replace(facts, hints=registry.admitter.hints(facts.pod, registry.counted({uid})))
+        stay, _ = parts.pods.registry.beside({uid})
+        facts = replace(facts, hints=parts.pods.registry.admitter.hints(facts.pod, stay))
     told = replace(
         facts,
         manifest=manifest_of(facts.pod),
@@ -67,7 +67,7 @@ def _admission(parts: Parts, facts: PodFacts) -> str:
     leaving = sorted(
         str(pod_key(worker.pod))
         for worker in parts.workers.values()
-        if worker.is_displaced and worker.stage is not PodStage.TERMINATED
+        if worker.is_leaving and worker.stage is not PodStage.TERMINATED
     )
     return f"{facts.admission}: {', '.join(leaving)}" if leaving else facts.admission
 

@@ -100,6 +100,8 @@ def make_supplies(
         meter=seams.meter,
         managers=pod_managers,
         claims=claims or NoClaims(),
+        # With `--offline-pods` there may be no connection for long.
+        replaces_failed=cluster is None or cluster.server.keeper is None,
         notes=setup.taps.inputs if setup.taps is not None else NoNotes(),
     )
     return Supplies(documents, objects, access, cgroups, services, csi, managers, claims)
@@ -187,6 +189,7 @@ def _make_images(
         objects=objects,
         access=access,
         meter=seams.meter,
+        times=reports.starts.pulls,
     )
 
 

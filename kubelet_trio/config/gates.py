@@ -193,16 +193,18 @@ WITHOUT_EFFECT = frozenset(
 )  # fmt: skip
 EITHER = WITHOUT_EFFECT | {
     "CPUManagerPolicyAlphaOptions", "CPUManagerPolicyBetaOptions", "CSIVolumeHealth",
-    "ClusterTrustBundleProjection", "ContainerStopSignals", "CustomCPUCFSQuotaPeriod",
-    "DRAExtendedResource",
+    "ClusterTrustBundleProjection", "ContainerCheckpoint", "ContainerStopSignals",
+    "CustomCPUCFSQuotaPeriod", "DRAExtendedResource",
     "DisableCPUQuotaWithExclusiveCPUs", "DynamicResourceAllocation", "ExtendWebSocketsToKubelet",
     "GracefulNodeShutdown", "GracefulNodeShutdownBasedOnPodPriority", "ImageVolumeWithDigest",
-    "KubeletInUserNamespace",
+    "InPlacePodLevelResourcesVerticalScaling",
+    "KubeletCrashLoopBackOffMax", "KubeletEnsureSecretPulledImages", "KubeletInUserNamespace",
     "KubeletPodResourcesDynamicResources", "KubeletPodResourcesListUseActivePods",
     "KubeletRegistrationGetOnExistsOnly", "LoggingAlphaOptions", "MemoryQoS",
     "PodAndContainerStatsFromCRI", "PodCertificateRequest", "PodLevelResources",
     "PodLogsQuerySplitStreams", "PodsAPI", "QOSReserved", "ReduceDefaultCrashLoopBackOffDecay",
-    "ResourceHealthStatus", "ResourceHealthStatusMessage", "SELinuxMount",
+    "ResourceHealthStatus", "ResourceHealthStatusMessage", "RotateKubeletServerCertificate",
+    "SELinuxMount",
 }  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Mapping
 from typing import Any
@@ -18,6 +19,10 @@ from kubelet_trio.durations import Duration
 from kubelet_trio.model import without_secrets
 
 HIDDEN = "<hidden>"
+# Names of headers that carry credentials, as Authorization, Cookie, X-Api-Key, PRIVATE-TOKEN.
+_CREDENTIAL = re.compile(
+    "auth|cookie|credential|key|pass|secret|session|signature|token", re.IGNORECASE
+)
 
 
 def encode_config(config: KubeletConfiguration) -> bytes:
@@ -26,11 +31,17 @@ def encode_config(config: KubeletConfiguration) -> bytes:
 
 
 def encode_shown_config(config: KubeletConfiguration) -> bytes:
-    """Return the configuration for /configz, without the secrets of the manifest URL."""
+    """Return the configuration for /configz, without the secrets of the manifest URL.
+
+    The values of its headers are hidden where the header's name tells of a credential.
+    """
     # /configz is readable for more users than the file: the URL may contain a password.
     url = without_secrets(config.static_pod_url)
-    hidden = {name: [HIDDEN] * len(each) for name, each in config.static_pod_url_header.items()}
-    return encode_config(replace(config, static_pod_url=url, static_pod_url_header=hidden))
+    headers = {
+        name: [HIDDEN] * len(values) if _CREDENTIAL.search(name) else values
+        for name, values in config.static_pod_url_header.items()
+    }
+    return encode_config(replace(config, static_pod_url=url, static_pod_url_header=headers))
 
 
 # What most people set, in the order in which they meet it.

@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
-from urllib.parse import urlsplit
 
 from kubelet_trio.config.allocatable import eviction_problems, reserved_problems
 from kubelet_trio.config.flags import KubeletFlags
@@ -20,7 +19,7 @@ from kubelet_trio.config.table import BY_PATH
 from kubelet_trio.config.types import DEFAULTS, KubeletConfiguration
 from kubelet_trio.config.walk import leaves
 from kubelet_trio.durations import Duration, format_duration
-from kubelet_trio.model import is_ip, parse_quantity, to_units
+from kubelet_trio.model import is_ip, parse_quantity, to_units, url_scheme
 
 _PREFIX = "invalid configuration: "
 
@@ -98,6 +97,14 @@ _CHOICES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     ("configMapAndSecretChangeDetectionStrategy", ("Get", "Cache", "Watch")),
 )
+# What has no effect without its gate, which is on by default.
+_GATED: tuple[tuple[str, str], ...] = (
+    ("cpuCFSQuotaPeriod", "CustomCPUCFSQuotaPeriod"),
+    ("crashLoopBackOff.maxContainerRestartPeriod", "KubeletCrashLoopBackOffMax"),
+    ("imagePullCredentialsVerificationPolicy", "KubeletEnsureSecretPulledImages"),
+    ("preloadedImagesVerificationAllowlist", "KubeletEnsureSecretPulledImages"),
+    ("serverTLSBootstrap", "RotateKubeletServerCertificate"),
+)
 _PREVIOUS_VERSION = "1.35"  # the minor version before the reference kubelet's
 _ENFORCEMENTS = (
     "pods",
@@ -115,6 +122,7 @@ def validate(config: KubeletConfiguration) -> list[str]:
     found = [
         *_numbers(config),
         *_choices(config),
+        *_gated(config),
         *_images(config),
         *_logs(config),
         *_recorder(config),
@@ -161,6 +169,14 @@ def _choices(config: KubeletConfiguration) -> Iterator[str]:
         if value not in choices:
             wanted = ", ".join(f'"{choice}"' for choice in choices)
             yield f'{_name(path)} "{value}" must be one of: {wanted}'
+
+
+def _gated(config: KubeletConfiguration) -> Iterator[str]:
+    for path, gate in _GATED:
+        leaf = _LEAVES[path]
+        is_set = leaf.get(config) != leaf.get(DEFAULTS)
+        if is_set and not config.feature_gates.get(gate, True):
+            yield f"{_name(path)} requires feature gate {gate}"
 
 
 def _images(config: KubeletConfiguration) -> Iterator[str]:
@@ -279,12 +295,6 @@ def _durations(config: KubeletConfiguration) -> Iterator[str]:
             f"{_name('cpuCFSQuotaPeriod')} {config.cpu_cfs_quota_period} "
             "must be between 1ms and 1sec, inclusive"
         )
-    is_default = config.cpu_cfs_quota_period == DEFAULTS.cpu_cfs_quota_period
-    if not is_default and not config.feature_gates.get("CustomCPUCFSQuotaPeriod", True):
-        yield (
-            f"{_name('cpuCFSQuotaPeriod')} {config.cpu_cfs_quota_period} requires feature gate "
-            "CustomCPUCFSQuotaPeriod"
-        )
     # KEP-4603: a node may shorten the back-off of crashing containers, never prolong it.
     longest = config.crash_loop_back_off.max_container_restart_period
     if not 1 <= longest <= 300:
@@ -365,7 +375,7 @@ def _endpoints(config: KubeletConfiguration) -> Iterator[str]:
     for server in config.cluster_dns:
         if not is_ip(server):
             yield f'{_name("clusterDNS")} "{server}" must be an IP address'
-    if config.static_pod_url and urlsplit(config.static_pod_url).scheme not in ("http", "https"):
+    if config.static_pod_url and url_scheme(config.static_pod_url) not in ("http", "https"):
         yield f'{_name("staticPodURL")} "{config.static_pod_url}" must be an http or https URL'
 
 

@@ -79,6 +79,9 @@ class NodeSettings:
     selinux: bool = False  # whether files must be labelled for containers to read them
     selinux_mount: bool = False  # the SELinuxMount gate: label mounts for all access modes
     stop_signals: bool = False  # the ContainerStopSignals gate: lifecycle.stopSignal is obeyed
+    # The gate InPlacePodLevelResourcesVerticalScaling: `resources` of a pod may be resized, and
+    # its status has what it holds.
+    pod_level_resizes: bool = True
     image_digests: bool = False  # the ImageVolumeWithDigest gate: statuses show them
     masked_paths: tuple[str, ...] = MASKED_PATHS
     readonly_paths: tuple[str, ...] = READONLY_PATHS

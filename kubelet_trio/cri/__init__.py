@@ -16,7 +16,7 @@ from kubelet_trio.cri.errors import (
     UnsupportedCallError,
 )
 from kubelet_trio.cri.generated.runtime import v1
-from kubelet_trio.cri.guarded import PULL_SECONDS, GuardedRuntime
+from kubelet_trio.cri.guarded import GuardedRuntime
 from kubelet_trio.cri.health import RuntimeHealth, RuntimeState
 from kubelet_trio.cri.protocol import (
     CommandStreams,
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from kubelet_trio.cri.remote import RemoteRuntime
 
 __all__ = [
-    "PULL_SECONDS",
     "CallsInFlight",
     "CommandStreams",
     "ExecResult",

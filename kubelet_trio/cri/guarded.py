@@ -30,8 +30,6 @@ from kubelet_trio.model import (
 )
 from kubelet_trio.tracing import Attributes, SpanKind, span
 
-# An internal counter: pod start latency excludes the time of pulls.
-PULL_SECONDS = "pull_seconds"
 _ID_SHOWN = 13  # characters of an id, as crictl shows
 
 log = get_logger()
@@ -279,15 +277,10 @@ class GuardedRuntime:
         self, image: v1.ImageSpec, auth: v1.AuthConfig | None, sandbox: v1.PodSandboxConfig
     ) -> str:
         """Pull an image and return its ref. No deadline. Raises `ImagePullError`."""
-        began = trio.current_time()
-        try:
-            # Cancelled with its caller although it changes something: a pull that is cut off
-            # leaves nothing that runs.
-            call = partial(self._runtime.pull_image, image, auth, sandbox)
-            return await self._read("pull_image", call)
-        finally:
-            uid = sandbox.metadata.uid if sandbox.metadata else ""
-            self._meter.count(PULL_SECONDS, (uid,), trio.current_time() - began)
+        # Cancelled with its caller although it changes something: a pull that is cut off leaves
+        # nothing that runs.
+        call = partial(self._runtime.pull_image, image, auth, sandbox)
+        return await self._read("pull_image", call)
 
     async def list_images(self) -> list[v1.Image]:
         """Return every image on the node."""

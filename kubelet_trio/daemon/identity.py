@@ -47,6 +47,6 @@ def node_identity(settings: Settings, node: NodeSettings) -> NodeIdentity:
         max_images=config.node_status_max_images,
         local_storage=config.local_storage_capacity_isolation,
         get_on_exists_only=config.feature_gates.get("KubeletRegistrationGetOnExistsOnly", False),
-        websockets=config.feature_gates.get("ExtendWebSocketsToKubelet", True),
+        gates_off=frozenset(name for name, is_on in config.feature_gates.items() if not is_on),
         arch=go_arch(),
     )

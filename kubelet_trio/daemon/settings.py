@@ -108,6 +108,7 @@ def node_settings(
         selinux=is_selinux_on(),
         selinux_mount=config.feature_gates.get("SELinuxMount", False),
         stop_signals=config.feature_gates.get("ContainerStopSignals", False),
+        pod_level_resizes=config.feature_gates.get("InPlacePodLevelResourcesVerticalScaling", True),
         image_digests=config.feature_gates.get("ImageVolumeWithDigest", False),
     )
 
@@ -203,8 +204,9 @@ def node_socket_settings(config: KubeletConfiguration) -> NodeSocketSettings:
 
 
 def _pull_verification(config: KubeletConfiguration) -> PullVerification | None:
-    """Return the policy for images on the node; None for a runtime without images."""
-    if config.container_runtime_endpoint == PROCESS:
+    """Return the policy for images on the node; None if every pod may use every image."""
+    is_on = config.feature_gates.get("KubeletEnsureSecretPulledImages", True)
+    if not is_on or config.container_runtime_endpoint == PROCESS:  # which has no images
         return None
     return PullVerification(
         config.image_pull_credentials_verification_policy,
@@ -314,6 +316,7 @@ def node_api_settings(settings: Settings) -> NodeApiSettings | None:
             enable_debug_flags_handler=config.enable_debug_flags_handler,
             enable_system_log_handler=config.enable_system_log_handler,
             enable_system_log_query=config.enable_system_log_query,
+            checkpoints=config.feature_gates.get("ContainerCheckpoint", True),
             split_log_streams=config.feature_gates.get("PodLogsQuerySplitStreams", False),
             streaming_idle_timeout=config.streaming_connection_idle_timeout,
         ),

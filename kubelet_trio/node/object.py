@@ -12,6 +12,7 @@ import msgspec
 from lightkube.models.core_v1 import Node, NodeSpec, NodeStatus, Taint
 from lightkube.models.meta_v1 import ObjectMeta
 
+from kubelet_trio.model import is_extended
 from kubelet_trio.node.types import NodeIdentity
 
 ATTACH_DETACH = "volumes.kubernetes.io/controller-managed-attach-detach"
@@ -106,6 +107,17 @@ def metadata_patch(identity: NodeIdentity, existing: Node) -> dict[str, Any]:
     return patch
 
 
+def platform_patch(identity: NodeIdentity, existing: Node) -> dict[str, Any]:
+    """Return a patch of the labels of system and architecture; empty if they are right.
+
+    Nobody may give them another value, not even `--node-labels` (updateNode of the Go kubelet).
+    """
+    labels = (existing.metadata or ObjectMeta()).labels or {}
+    right = {"kubernetes.io/os": identity.os, "kubernetes.io/arch": identity.arch}
+    changed = {name: value for name, value in right.items() if labels.get(name) != value}
+    return {"metadata": {"labels": changed}} if changed else {}
+
+
 def _annotation_patch(identity: NodeIdentity, existing: dict[str, str]) -> dict[str, str | None]:
     wanted = node_annotations(identity)
     return {
@@ -129,12 +141,6 @@ def without_extended(existing: NodeStatus) -> NodeStatus:
     return msgspec.structs.replace(
         existing, capacity=zeroed(existing.capacity), allocatable=zeroed(existing.allocatable)
     )
-
-
-def is_extended(resource: str) -> bool:
-    """Return whether a resource is an extended one (`example.com/dongle`)."""
-    domain, slash, _ = resource.partition("/")
-    return bool(slash) and not (domain == "kubernetes.io" or domain.endswith(".kubernetes.io"))
 
 
 def object_ttl(node: Node | None) -> float:

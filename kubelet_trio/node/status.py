@@ -18,8 +18,8 @@ from lightkube.models.core_v1 import (
 )
 
 from kubelet_trio.kube import make_strategic
+from kubelet_trio.model import is_extended
 from kubelet_trio.node.conditions import node_conditions
-from kubelet_trio.node.object import is_extended
 from kubelet_trio.node.types import NodeIdentity, NodeView
 
 _NAMES_PER_IMAGE = 5

@@ -36,7 +36,7 @@ class NodeIdentity:
     max_images: int = 50  # -1: all
     local_storage: bool = True  # localStorageCapacityIsolation
     get_on_exists_only: bool = False  # the gate KubeletRegistrationGetOnExistsOnly
-    websockets: bool = True  # the gate ExtendWebSocketsToKubelet
+    gates_off: frozenset[str] = frozenset()  # what they stand for is not declared
     os: str = "linux"
     arch: str = "amd64"  # as Go names it
 

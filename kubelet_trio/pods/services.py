@@ -24,6 +24,7 @@ from kubelet_trio.model import (
     SandboxId,
     Turnstile,
     WallClock,
+    is_static,
 )
 from kubelet_trio.objects import ObjectStore
 from kubelet_trio.pods.images import ImagePuller
@@ -165,6 +166,10 @@ class PodManagers(Protocol):
         """
         ...
 
+    def lost(self, pod: Pod) -> Refusal | None:
+        """Return why a pod of which nothing runs cannot have what it had before a reboot."""
+        ...
+
     async def prepare(self, pod: Pod, container: Container) -> None:
         """Get a container's devices ready for a start.
 
@@ -211,6 +216,9 @@ class NoManagers:
 
     async def settle(self, pod: Pod) -> None:
         pass
+
+    def lost(self, pod: Pod) -> Refusal | None:
+        return None
 
     async def prepare(self, pod: Pod, container: Container) -> None:
         pass
@@ -328,9 +336,14 @@ class PodServices:
     meter: Meter = field(default_factory=Meter)
     managers: PodManagers = field(default_factory=NoManagers)
     claims: PodClaims = field(default_factory=NoClaims)
+    replaces_failed: bool = True  # the cluster makes others of failed pods, and can be reached
     notes: PodNotes = field(default_factory=NoNotes)
     script: ContainerScript | None = None  # None: containers are asked
     turnstile: Turnstile = field(default_factory=Turnstile)  # before rounds of workers
+
+    def is_replaced(self, pod: Pod) -> bool:
+        """Return whether another pod can be expected if this one fails."""
+        return self.replaces_failed and not is_static(pod)
 
     def node_of(self, pod: Pod) -> NodeSettings:
         """Return the node's settings as they apply to a pod's cgroup and sandbox."""

@@ -121,6 +121,7 @@ class StatusInput:
     image_refs: Mapping[ContainerId, Mapping[str, str]] = field(default_factory=dict)
     pending_resize: PendingResize | None = None
     resize: PodResize | None = None  # the one in progress
+    pod_level_resizes: bool = True  # the status has the pod's own resources
     resize_error: str = ""  # why its last attempt failed
     # It asks for resources that have been neither granted nor refused yet.
     is_undecided: bool = False

@@ -141,5 +141,6 @@ class ApiOptions:
     enable_debug_flags_handler: bool = True
     enable_system_log_handler: bool = True
     enable_system_log_query: bool = False
+    checkpoints: bool = True  # the gate ContainerCheckpoint
     split_log_streams: bool = False  # the gate PodLogsQuerySplitStreams
     streaming_idle_timeout: float = 4 * 3600.0

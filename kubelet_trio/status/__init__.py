@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kubelet_trio._deferred import names_on_demand
 from kubelet_trio.status.pod_starts import PodStarts
+from kubelet_trio.status.pull_times import PullTimes
 from kubelet_trio.status.store import OnChange, StatusStore, no_watches
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ __all__ = [
     "MirrorPods",
     "OnChange",
     "PodStarts",
+    "PullTimes",
     "StatusManager",
     "StatusStore",
     "no_watches",

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 import trio
 from lightkube.models.core_v1 import Pod, PodStatus
 
-from kubelet_trio.cri import PULL_SECONDS
 from kubelet_trio.model import (
     COUNTS,
     STARTS,
@@ -23,6 +22,7 @@ from kubelet_trio.model import (
     metadata,
     spec,
 )
+from kubelet_trio.status.pull_times import PullTimes
 
 
 @dataclass(slots=True)
@@ -31,6 +31,7 @@ class PodStarts:
 
     meter: Meter
     clock: WallClock
+    pulls: PullTimes = field(default_factory=PullTimes)
     _seen: dict[PodUid, float] = field(default_factory=dict)  # trio time; until it runs
     _known: set[PodUid] = field(default_factory=set)
     _has_network: bool = False  # whether a pod with a network of its own has started
@@ -41,6 +42,7 @@ class PodStarts:
         current, now = set(pods), trio.current_time()
         for uid in current - self._known:
             self._seen[uid] = now
+            self.pulls.track(uid)
             count = len(spec(pods[uid]).containers)
             self.meter.observe("kubelet_containers_per_pod_count", count, (), COUNTS)
         for uid in self._known - current:
@@ -62,6 +64,7 @@ class PodStarts:
             if uid in self._pending:
                 self._record(uid, pod, pod.status, waited)
             self._pending.discard(uid)
+            self.pulls.forget(uid)
         elif uid not in self._pending:
             self._pending.add(uid)
             self.meter.observe("kubelet_pod_worker_start_duration_seconds", waited)
@@ -76,9 +79,8 @@ class PodStarts:
         self.meter.observe("kubelet_pod_start_total_duration_seconds", total, (), STARTS)
         if _has_state(pod):
             return
-        pulled = dict(self.meter.counters(PULL_SECONDS)).get((uid,), 0.0)
         # The SLI excludes image pulls and init containers (pod_startup_latency_tracker.go).
-        own = max(total - pulled - _init_seconds(status), 0.0)
+        own = max(total - self.pulls.seconds(uid) - _init_seconds(status), 0.0)
         self.meter.observe("kubelet_pod_start_sli_duration_seconds", own, (), STARTS)
         if not (self._has_network or spec(pod).hostNetwork):
             self._has_network = True
@@ -87,8 +89,8 @@ class PodStarts:
     def _forget(self, uid: PodUid) -> None:
         self._seen.pop(uid, None)
         self._pending.discard(uid)
+        self.pulls.forget(uid)
         # Series with a pod's UID as a label: they would pile up.
-        self.meter.forget(PULL_SECONDS, uid)
         for name in ("prober_probe_total", "prober_probe_duration_seconds"):
             self.meter.forget(name, uid)
 

@@ -18,6 +18,7 @@ from kubelet_trio.containers import NodeSettings
 from kubelet_trio.cri import v1
 from kubelet_trio.managers import LoadedManagers
 from kubelet_trio.model import (
+    CONFIG_SOURCE,
     DiskSpace,
     Latest,
     Offload,
@@ -25,6 +26,7 @@ from kubelet_trio.model import (
     Watcher,
     disk_space,
     inline_offload,
+    metadata,
     pod_uid,
 )
 from kubelet_trio.objects import ApiObject
@@ -199,6 +201,15 @@ def make_pod(
     ]
     (pod,) = make_pods("\n".join(lines))
     return pod
+
+
+def from_api(pod: Pod) -> Pod:
+    """Return the pod as an API server would have sent it: not static."""
+    meta = metadata(pod)
+    annotations = {**(meta.annotations or {}), CONFIG_SOURCE: "api"}
+    return msgspec.structs.replace(
+        pod, metadata=msgspec.structs.replace(meta, annotations=annotations)
+    )
 
 
 def guaranteed(name: str, cpu: str, memory: str = "1Gi") -> Pod:

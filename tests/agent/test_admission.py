@@ -7,13 +7,14 @@ from pathlib import Path
 import msgspec
 import pytest
 import trio
-from lightkube.models.core_v1 import CephFSVolumeSource, Pod, Volume
+from lightkube.models.core_v1 import CephFSVolumeSource, ContainerPort, Pod, Volume
 from trio.testing import MockClock
 
 from kubelet_trio.agent import AdmissionSettings
 from kubelet_trio.agent.admission import no_resources_of_its_own
-from kubelet_trio.model import CONFIG_SOURCE, NANO, metadata
+from kubelet_trio.model import CONFIG_SOURCE, NANO, metadata, pod_uid
 from kubelet_trio.model import spec as spec_of
+from kubelet_trio.testing import FaultKind
 from tests.agent.node import Node, make_pod, ready
 
 
@@ -33,6 +34,14 @@ def sized(name: str, cpu: str, *, spec: tuple[str, ...] = (), source: str = "fil
     annotations = {**(metadata(made).annotations or {}), CONFIG_SOURCE: source}
     meta = msgspec.structs.replace(metadata(made), annotations=annotations)
     return msgspec.structs.replace(made, metadata=meta)
+
+
+def on_port(pod: Pod, image: str) -> Pod:
+    """Return the pod with an image, and a port of the host."""
+    body = spec_of(pod)
+    port = ContainerPort(containerPort=80, hostPort=80)
+    container = msgspec.structs.replace(body.containers[0], image=image, ports=[port])
+    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(body, containers=[container]))
 
 
 async def test_a_rejected_pod_never_runs_and_stays_rejected(
@@ -152,6 +161,61 @@ async def test_a_critical_pod_displaces_another_and_runs_once_that_has_ended(
         await trio.sleep(30)
         assert node.status(victim).reason == "Preempting"
         assert ready(node.status(static))
+
+
+@pytest.mark.parametrize("cpu", ["3", "100m"])
+async def test_a_pod_waits_for_what_one_holds_that_the_server_has_forgotten(
+    node: Node, autojump_clock: MockClock, cpu: str
+) -> None:
+    """The scheduler counts a pod no longer whose deletion was forced, but it still runs."""
+    gone = on_port(sized("gone", cpu, source="api"), "stubborn")
+    new = on_port(sized("new", cpu, source="api"), "web")
+    async with node.running(gone):
+        await trio.sleep(5)
+        node.feed.put(new)
+        await trio.sleep(10)
+        assert node.runtime.alive(pod_uid(gone))
+        assert not node.runtime.alive(pod_uid(new))
+        assert node.status(new).phase == "Pending"
+        await trio.sleep(60)
+        assert not node.runtime.alive(pod_uid(gone))
+        assert ready(node.status(new))
+    assert node.runtime.violations == []
+
+
+async def test_a_pod_waits_also_if_the_agent_was_away_when_the_other_was_forgotten(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    gone = on_port(sized("gone", "3", source="api"), "stubborn")
+    new = on_port(sized("new", "3", source="api"), "web")
+    async with node.running(gone):
+        await trio.sleep(5)
+    async with node.running(new):
+        await trio.sleep(10)
+        assert node.runtime.alive(pod_uid(gone))
+        assert node.status(new).phase == "Pending"
+        await trio.sleep(60)
+        assert not node.runtime.alive(pod_uid(gone))
+        assert ready(node.status(new))
+
+
+@pytest.mark.parametrize("call", ["StopContainer", "RemovePodSandbox"])
+async def test_nobody_waits_for_a_forgotten_pod_that_cannot_be_ended(
+    node: Node, autojump_clock: MockClock, call: str
+) -> None:
+    gone, new = (sized(name, "3", source="api") for name in ("gone", "new"))
+    async with node.running(gone):
+        await trio.sleep(5)
+        fault = node.runtime.faults.add(FaultKind.ERROR, call, times=None)
+        node.feed.put(new)
+        await trio.sleep(60)
+        assert ready(node.status(new))
+        assert bool(node.runtime.alive(pod_uid(gone))) == (call == "StopContainer")
+        node.runtime.faults.lift(fault)
+        await trio.sleep(120)
+        assert not node.runtime.alive(pod_uid(gone))
+        assert len(node.runtime.sandboxes) == 1
+        assert ready(node.status(new))
 
 
 async def test_a_static_pod_that_nobody_makes_room_for_is_rejected(

@@ -10,9 +10,9 @@ import pytest
 import trio
 from lightkube.models.core_v1 import Pod, PodCondition, PodStatus
 
-from kubelet_trio.model import CONFIG_SOURCE, PodUid, metadata, pod_annotations, pod_uid
+from kubelet_trio.model import PodUid, metadata, pod_uid
 from kubelet_trio.status import StatusStore
-from tests.agent.node import Node, make_pod, ready
+from tests.agent.node import Node, from_api, make_pod, ready
 
 DELETED_AT = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
@@ -20,12 +20,6 @@ DELETED_AT = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
     return Node(tmp_path)
-
-
-def of_api(pod: Pod) -> Pod:
-    annotations = {**pod_annotations(pod), CONFIG_SOURCE: "api"}
-    meta = msgspec.structs.replace(metadata(pod), annotations=annotations)
-    return msgspec.structs.replace(pod, metadata=meta)
 
 
 def asked_to_go(pod: Pod, grace: int = 30) -> Pod:
@@ -51,7 +45,7 @@ class Heard:
 async def test_a_pod_whose_deletion_was_asked_for_ends_and_stays_until_its_object_is_gone(
     node: Node, autojump_clock: object
 ) -> None:
-    pod = of_api(make_pod())
+    pod = from_api(make_pod())
     async with node.running(pod) as agent:
         await agent.pods.wait_value(
             lambda pods: any(p.status and ready(p.status) for p in pods.values())
@@ -75,7 +69,7 @@ async def test_a_pod_whose_deletion_was_asked_for_ends_and_stays_until_its_objec
 async def test_a_pod_that_was_asked_to_go_before_it_began_never_starts(
     node: Node, autojump_clock: object
 ) -> None:
-    pod = asked_to_go(of_api(make_pod()))
+    pod = asked_to_go(from_api(make_pod()))
     async with node.running(pod) as agent:
         await agent.pods.wait_value(
             lambda pods: any(p.status and p.status.phase == "Failed" for p in pods.values())
@@ -87,7 +81,7 @@ async def test_a_pod_that_the_api_says_has_ended_never_starts(
     node: Node, autojump_clock: object
 ) -> None:
     over = PodStatus(phase="Succeeded", message="done")
-    pod = msgspec.structs.replace(of_api(make_pod()), status=over)
+    pod = msgspec.structs.replace(from_api(make_pod()), status=over)
     async with node.running(pod):
         await trio.sleep(60)
         assert node.status(pod).phase == "Succeeded"
@@ -98,7 +92,7 @@ async def test_a_pod_that_the_api_says_has_ended_never_starts(
 async def test_an_agent_that_starts_anew_goes_on_with_a_deletion(
     node: Node, autojump_clock: object
 ) -> None:
-    pod = of_api(make_pod())
+    pod = from_api(make_pod())
     async with node.running(pod) as agent:
         await agent.pods.wait_value(
             lambda pods: any(p.status and ready(p.status) for p in pods.values())
@@ -117,7 +111,7 @@ async def test_an_agent_that_starts_anew_goes_on_with_a_deletion(
 async def test_a_condition_of_somebody_else_holds_back_nothing_and_restarts_nothing(
     node: Node, autojump_clock: object
 ) -> None:
-    pod = of_api(make_pod())
+    pod = from_api(make_pod())
     theirs = PodStatus(
         phase="Running", conditions=[PodCondition(type="example.com/x", status="True")]
     )

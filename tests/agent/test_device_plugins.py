@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 from lightkube.models.core_v1 import ContainerStatus, Pod
@@ -14,7 +15,7 @@ from trio.testing import MockClock
 from kubelet_trio.agent import Agent
 from kubelet_trio.cri import v1
 from kubelet_trio.managers import ManagerSettings, load_managers
-from kubelet_trio.model import open_watcher, pod_uid
+from kubelet_trio.model import open_watcher, pod_uid, spec
 from kubelet_trio.server.sockets import open_unix
 from kubelet_trio.testing.devices import (
     DeviceFaultKind,
@@ -25,7 +26,7 @@ from kubelet_trio.testing.devices import (
     GrantedNode,
     calls,
 )
-from tests.agent.node import Node, below, make_pod, ready
+from tests.agent.node import Node, below, from_api, make_pod, ready
 from tests.harness.device_services import run_device_plugin, serve_device_plugin
 
 GPU = "example.com/gpu"
@@ -224,6 +225,56 @@ async def test_containers_keep_their_devices_over_restarts_of_the_agent(
     assert node.runtime.violations == []
 
 
+async def _rebooted(node: Node, pod: Pod) -> None:
+    """Let the pod run with its device, then end the agent and all that runs."""
+    async with plugged(node, plugin_of()), node.running() as agent:
+        await eventually(lambda: allocatable(agent) == {GPU: 2})
+        node.feed.put(pod)
+        await eventually(lambda: up(node, pod))
+    for container in node.runtime.alive(pod_uid(pod)):
+        node.runtime.kill(container.id)
+    for sandbox in list(node.runtime.sandboxes.values()):
+        node.runtime.node.remove_sandbox(sandbox)
+
+
+@pytest.mark.parametrize("policy", ["Always", "Never"])
+async def test_a_pod_whose_plugin_is_not_back_after_a_reboot_is_rejected(
+    node: Node, autojump_clock: MockClock, policy: str
+) -> None:
+    """As upstream: its devices may be others now, and its controller makes another pod."""
+    pod = gpu_pod()
+    once = msgspec.structs.replace(spec(pod), restartPolicy=policy)
+    pod = from_api(msgspec.structs.replace(pod, spec=once))
+    await _rebooted(node, pod)
+    created = len(node.calls("CreateContainer"))
+    async with node.running(pod):
+        await eventually(lambda: failed(node, pod))
+        status = node.status(pod)
+        assert status.reason == "UnexpectedAdmissionError"
+        assert status.message == (
+            "Pod was rejected: Allocate failed due to no healthy devices present; "
+            f"cannot allocate unhealthy devices {GPU}, which is unexpected"
+        )
+        assert len(node.calls("CreateContainer")) == created
+    assert node.runtime.violations == []
+
+
+async def test_a_static_pod_waits_after_a_reboot_for_its_plugin(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    """Nobody would make another one."""
+    pod = gpu_pod()
+    await _rebooted(node, pod)
+    async with node.running(pod):
+        await trio.sleep(900)  # longer than a resource is remembered whose plugin is gone
+        assert not node.runtime.alive(pod_uid(pod))
+        assert node.status(pod).phase == "Running"
+        async with plugged(node, plugin_of()):
+            await eventually(lambda: up(node, pod))
+            assert {e.key: e.value for e in config(node, pod).envs}["GPUS"] == b"a"
+    assert node.runtime.violations == []
+
+
 async def test_a_node_taken_over_keeps_its_containers_before_the_plugin_is_back(
     node: Node, autojump_clock: MockClock
 ) -> None:
@@ -280,17 +331,19 @@ async def test_a_plugin_is_shown_in_the_tree_and_the_metrics(
         assert f"kubelet_device_plugin_alloc_duration_seconds_count{label} 1" in page
 
 
-async def test_sockets_of_earlier_plugins_are_removed_at_the_start(
+async def test_what_earlier_agents_and_plugins_left_is_removed_at_the_start(
     node: Node, autojump_clock: MockClock
 ) -> None:
+    """Plugins made with Kubernetes' stub do not register where a file DEPRECATION is."""
     directory = node.base / "root" / "device-plugins"
     directory.mkdir(parents=True)
     await open_unix(directory / "old.sock").aclose()
     (directory / "file").touch()
+    (directory / "DEPRECATION").touch()
     async with node.running():
         await trio.sleep(1)
         names = {path.name for path in directory.iterdir()}
-        assert names == {"kubelet.sock", "DEPRECATION", "file"}
+        assert names == {"kubelet.sock", "file"}
 
 
 @pytest.mark.parametrize("method", [calls.ALLOCATE, calls.PRE_START])

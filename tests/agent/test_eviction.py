@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-import msgspec
 import pytest
 import trio
 from lightkube.models.core_v1 import Pod
@@ -14,17 +13,15 @@ from trio.testing import MockClock
 
 from kubelet_trio.cri import v1
 from kubelet_trio.model import (
-    CONFIG_SOURCE,
     Offload,
     Purpose,
     inline_offload,
-    metadata,
     pod_uid,
 )
 from kubelet_trio.pressure import EvictionPolicy, FileSystems, Observation, parse_thresholds
 from kubelet_trio.testing import FakeContainer
 from kubelet_trio.testing.objects import FakeUsage
-from tests.agent.node import Node, below, make_pod, ready
+from tests.agent.node import Node, below, from_api, make_pod, ready
 
 MI = 1 << 20
 
@@ -58,15 +55,6 @@ def machine(node: Node) -> Machine:
     machine = Machine()
     node.signals = machine
     return machine
-
-
-def from_api(pod: Pod) -> Pod:
-    """The same pod as an API server would have sent it: not static, so not critical."""
-    meta = metadata(pod)
-    annotations = {**(meta.annotations or {}), CONFIG_SOURCE: "api"}
-    return msgspec.structs.replace(
-        pod, metadata=msgspec.structs.replace(meta, annotations=annotations)
-    )
 
 
 def hungry(name: str, amount: int, *, request: str = "10Mi") -> Pod:

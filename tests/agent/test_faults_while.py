@@ -27,8 +27,8 @@ from kubelet_trio.pressure import EvictionPolicy, parse_thresholds
 from kubelet_trio.shutdown import ShutdownPeriod
 from kubelet_trio.testing import FakeContainer, Fault, FaultKind
 from kubelet_trio.testing.objects import FakeUsage
-from tests.agent.node import Node, make_pod, ready
-from tests.agent.test_eviction import MI, Machine, from_api
+from tests.agent.node import Node, from_api, make_pod, ready
+from tests.agent.test_eviction import MI, Machine
 from tests.shutdown.fake import FakeLogind
 from tests.simulation.hard_world import Disk
 

@@ -14,8 +14,8 @@ from trio.testing import MockClock
 from kubelet_trio.model import pod_uid
 from kubelet_trio.pods import load_records
 from kubelet_trio.pressure import EvictionPolicy, parse_thresholds
-from tests.agent.node import Node, make_pod, ready
-from tests.agent.test_eviction import MI, Machine, from_api
+from tests.agent.node import Node, from_api, make_pod, ready
+from tests.agent.test_eviction import MI, Machine
 from tests.agent.test_hooks import hooked
 from tests.simulation.hard_world import Disk
 

@@ -17,8 +17,7 @@ from kubelet_trio.cri import RuntimeCallError
 from kubelet_trio.managers import ManagerSettings, load_managers
 from kubelet_trio.model import NANO, pod_uid
 from tests.agent.hanging import HangingDisk
-from tests.agent.node import Node, guaranteed, make_pod, make_pods, ready
-from tests.agent.test_eviction import from_api
+from tests.agent.node import Node, from_api, guaranteed, make_pod, make_pods, ready
 from tests.managers.node.machines import GI, static, two_nodes
 from tests.managers.node.slots import FILE, load_slots
 from tests.simulation.hard_world import Disk

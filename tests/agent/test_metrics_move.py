@@ -22,7 +22,7 @@ from kubelet_trio.agent import Agent, NodeApiSettings
 from kubelet_trio.agent.metrics import AgentMetrics
 from kubelet_trio.agent.node_api import NodeApi
 from kubelet_trio.config.load import load_settings
-from kubelet_trio.cri import v1
+from kubelet_trio.cri import RuntimeCallError, v1
 from kubelet_trio.daemon import open_apis
 from kubelet_trio.gc import ImagePolicy, LogRotationPolicy
 from kubelet_trio.kube import KubeError, KubeUnavailableError
@@ -35,10 +35,10 @@ from kubelet_trio.stats import FAMILIES, Filesystem
 from kubelet_trio.testing import Behaviour, FaultKind
 from kubelet_trio.testing.objects import FakeContainer
 from tests.agent.node import Node as Host
-from tests.agent.node import guaranteed, make_pod, make_pods
+from tests.agent.node import from_api, guaranteed, make_pod, make_pods
 from tests.agent.test_admission import sized
 from tests.agent.test_cluster import World
-from tests.agent.test_eviction import HARD, MI, Machine, from_api
+from tests.agent.test_eviction import HARD, MI, Machine
 from tests.agent.test_garbage import images_on
 from tests.agent.test_hooks import hooked
 from tests.agent.test_orphans import orphan
@@ -103,7 +103,8 @@ async def a_pod_with_volumes_and_users_of_its_own(base: Path) -> tuple[Totals, T
     node = Host(base)
     node.runtime.handler_features[""] = v1.RuntimeHandlerFeatures(user_namespaces=True)
     node.runtime.faults.add(FaultKind.ERROR, "RunPodSandbox")
-    node.runtime.faults.add(FaultKind.ERROR, "CreateContainer")
+    unmounted = RuntimeCallError("CreateContainer", "ImageVolumeMountFailed: no such layer")
+    node.runtime.faults.add(FaultKind.ERROR, "CreateContainer", error=unmounted)
     node.allocatable = {"cpu": 4 * NANO, "pods": 3 * NANO}
     tree = FakeTree()
     node.cgroup_tree = lambda _driver: tree
@@ -614,6 +615,24 @@ async def test_what_happens_moves_the_figures(
 @pytest.mark.parametrize("scenario", REAL, ids=lambda s: s.__name__)
 async def test_what_really_happens_moves_the_figures(scenario: Scenario, tmp_path: Path) -> None:
     assert set(REAL[scenario]) - moved(*await scenario(tmp_path)) == set()
+
+
+@pytest.mark.parametrize(
+    ("message", "errors"),
+    [("failed to mount: ImageVolumeMountFailed: no such layer", 1), ("no space left", 0)],
+)
+async def test_a_container_that_fails_otherwise_has_no_failed_mount(
+    tmp_path: Path, autojump_clock: MockClock, message: str, errors: int
+) -> None:
+    node, images = Host(tmp_path), "kubelet_image_volume_mounted"
+    node.runtime.handler_features[""] = v1.RuntimeHandlerFeatures(user_namespaces=True)
+    error = RuntimeCallError("CreateContainer", message)
+    node.runtime.faults.add(FaultKind.ERROR, "CreateContainer", error=error)
+    async with node.running(VOLUMES) as agent:
+        await trio.sleep(120)
+        found = await totals(agent)
+    assert found[f"{images}_errors_total"] == errors
+    assert found[f"{images}_succeed_total"] == 1
 
 
 def test_every_family_is_moved_by_something() -> None:

@@ -11,8 +11,8 @@ from lightkube.models.core_v1 import Pod
 from trio.testing import MockClock
 
 from kubelet_trio.agent import Agent
-from kubelet_trio.model import metadata, pod_uid
-from kubelet_trio.pods import EditPlan, PodChange
+from kubelet_trio.model import PodUid, metadata, pod_uid
+from kubelet_trio.pods import EditPlan, PodChange, Verdict
 from kubelet_trio.sources import Edit, ManifestError, edited
 from tests.agent.node import Node, make_pods
 
@@ -54,6 +54,14 @@ def carry_out(node: Node, *texts: str, prune: bool = False) -> None:
     edit = Edit({f"{index}.yaml": text for index, text in enumerate(texts)}, prune)
     after = edited(node.feed.delivered, edit, DIRECTORY, "node")
     node.feed.put(*after.pods, objects=after.objects)
+
+
+def of_server(pod: Pod) -> Pod:
+    """Return the pod as an API server's: static pods are critical, and give way to none."""
+    meta = msgspec.structs.replace(
+        metadata(pod), annotations={"kubernetes.io/config.source": "api"}
+    )
+    return msgspec.structs.replace(pod, metadata=meta)
 
 
 def actions(change: PodChange) -> dict[str, str]:
@@ -309,12 +317,9 @@ async def test_a_critical_pod_displaces_others_by_name(
 ) -> None:
     node.allocatable = {"cpu": 2 * 10**9, "memory": 4 * 2**30 * 10**9, "pods": 10 * 10**9}
     (api,) = pods_of(manifest("api", more=LIMITED % 1.5))
-    # Static pods are critical: one that gives way comes from an API server.
-    meta = msgspec.structs.replace(
-        metadata(api), annotations={"kubernetes.io/config.source": "api"}
-    )
+    api = of_server(api)
     critical = manifest("critical", more=LIMITED % 1.5)
-    async with node.running(msgspec.structs.replace(api, metadata=meta)) as agent:
+    async with node.running(api) as agent:
         await trio.sleep(5)
         (change,) = (await planned(agent, critical)).pods
         assert change.verdict is not None
@@ -325,6 +330,30 @@ async def test_a_critical_pod_displaces_others_by_name(
         await trio.sleep(60)
         assert watched.happened() == {"main": "restart"}  # one ends, the other starts
         assert agent.pods.value[pod_uid(api)].status.reason == "Preempting"
+
+
+async def test_a_pod_is_told_to_displace_none_that_ends_in_any_case(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    """It waits for them, as `Ledger.beside` has it: none is counted with those that stay."""
+    node.allocatable = {"cpu": 2 * 10**9, "memory": 4 * 2**30 * 10**9, "pods": 10 * 10**9}
+    gone, stays = (
+        of_server(*pods_of(manifest(name, image=image, more=LIMITED % cpu)))
+        for name, image, cpu in (("gone", "stubborn", 1.2), ("stays", "web:1", 0.2))
+    )
+    new = manifest("new", more=LIMITED % 1)
+    async with node.running(gone, stays) as agent:
+        await trio.sleep(5)
+        node.feed.put(stays)
+        await trio.sleep(5)
+        assert node.runtime.alive(pod_uid(gone))
+        (change,) = (await planned(agent, new)).pods
+        assert change.verdict == Verdict("admitted")
+        carry_out(node, new)
+        await trio.sleep(60)
+        assert not node.runtime.alive(pod_uid(gone))
+        assert node.runtime.alive(pod_uid(stays))
+        assert node.runtime.alive(PodUid(change.uid))
 
 
 async def test_a_node_without_manifests_says_so(node: Node, autojump_clock: MockClock) -> None:

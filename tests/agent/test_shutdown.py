@@ -11,8 +11,7 @@ from trio.testing import MockClock
 
 from kubelet_trio.model import pod_uid
 from kubelet_trio.shutdown import ShutdownPeriod
-from tests.agent.node import Node, make_pod, ready
-from tests.agent.test_eviction import from_api
+from tests.agent.node import Node, from_api, make_pod, ready
 from tests.shutdown.fake import FakeLogind
 
 PERIODS = (ShutdownPeriod(0, 20), ShutdownPeriod(2_000_000_000, 10))

@@ -312,11 +312,28 @@ def test_a_relative_root_directory_is_of_the_working_directory(
     assert load_settings(["--root-dir=state"]).flags.root_dir == str(tmp_path / "state")
 
 
-def test_configz_shows_no_headers_of_the_manifest_url() -> None:
-    config = replace(DEFAULTS, static_pod_url_header={"Authorization": ["Bearer x", "Bearer y"]})
-    shown = msgspec.json.decode(encode_shown_config(config))
-    assert shown["staticPodURLHeader"] == {"Authorization": ["<hidden>", "<hidden>"]}
-    assert {**shown, "staticPodURLHeader": {}} == {
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        *(
+            (name, False)
+            for name in ("Authorization", "Proxy-Authorization", "Cookie", "x-api-key")
+        ),
+        *((name, False) for name in ("X-Vault-Token", "PRIVATE-TOKEN", "X-Secret", "Password")),
+        ("Accept", True),
+        ("X-Custom-Header", True),
+        # https://github.com/kubernetes/kubernetes/blob/v1.36.2/test/e2e_node/kubelet_config_dir_test.go#L108
+        ("kubelet-api-support", True),
+        ("custom-static-pod", True),
+    ],
+)
+def test_configz_hides_the_headers_of_the_manifest_url_that_carry_credentials(
+    name: str, shown: bool
+) -> None:
+    config = replace(DEFAULTS, static_pod_url_header={name: ["one x", "two y"]})
+    encoded = msgspec.json.decode(encode_shown_config(config))
+    values = ["one x", "two y"] if shown else ["<hidden>", "<hidden>"]
+    assert encoded == {
         **msgspec.json.decode(encode_config(DEFAULTS)),
-        "staticPodURLHeader": {},
+        "staticPodURLHeader": {name: values},
     }

@@ -75,6 +75,7 @@ def test_whatever_is_not_obeyed_says_why() -> None:
         ("healthzBindAddress: localhost", '"localhost" must be an IP address'),
         ("clusterDNS: [dns]", '"dns" must be an IP address'),
         ("staticPodURL: ftp://x", "must be an http or https URL"),
+        ("staticPodURL: 'http://[::1'", "must be an http or https URL"),
         ("containerRuntimeEndpoint: npipe:////./pipe", "must be a unix socket: unix:///path"),
         ("syncFrequency: -1s", "syncFrequency (--sync-frequency) -1s must be greater than 0"),
         ("imageGCLowThresholdPercent: 90", "must be less than imageGCHighThresholdPercent"),
@@ -101,7 +102,21 @@ def test_whatever_is_not_obeyed_says_why() -> None:
         ),
         (
             "cpuCFSQuotaPeriod: 200ms\nfeatureGates: {CustomCPUCFSQuotaPeriod: false}",
-            "(--cpu-cfs-quota-period) 200ms requires feature gate CustomCPUCFSQuotaPeriod",
+            "(--cpu-cfs-quota-period) requires feature gate CustomCPUCFSQuotaPeriod",
+        ),
+        (
+            "serverTLSBootstrap: true\nfeatureGates: {RotateKubeletServerCertificate: false}",
+            "(--rotate-server-certificates) requires feature gate RotateKubeletServerCertificate",
+        ),
+        (
+            "crashLoopBackOff: {maxContainerRestartPeriod: 9s}\n"
+            "featureGates: {KubeletCrashLoopBackOffMax: false}",
+            "maxContainerRestartPeriod requires feature gate KubeletCrashLoopBackOffMax",
+        ),
+        (
+            "imagePullCredentialsVerificationPolicy: AlwaysVerify\n"
+            "featureGates: {KubeletEnsureSecretPulledImages: false}",
+            "VerificationPolicy requires feature gate KubeletEnsureSecretPulledImages",
         ),
         ("memorySwap: {swapBehavior: All}", "swapBehavior"),
         ("featureGates: {Nope: true}", "unrecognized feature gate: Nope"),

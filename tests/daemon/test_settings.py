@@ -77,6 +77,19 @@ def test_stop_signals_are_obeyed_if_the_gate_asks_for_it() -> None:
     assert agent("--feature-gates=ContainerStopSignals=true").node.stop_signals
 
 
+def test_resources_of_pods_are_resized_unless_the_gate_is_off() -> None:
+    gate = "InPlacePodLevelResourcesVerticalScaling"
+    assert agent().node.pod_level_resizes
+    found = agent(f"--feature-gates={gate}=false,PodLevelResources=false")
+    assert not found.node.pod_level_resizes
+
+
+def test_any_pod_may_use_any_image_if_the_gate_is_off() -> None:
+    assert agent().pull_verification is not None
+    off = agent("--feature-gates=KubeletEnsureSecretPulledImages=false")
+    assert off.pull_verification is None
+
+
 def test_digests_of_image_volumes_are_shown_if_the_gate_asks_for_it() -> None:
     assert not agent().node.image_digests
     assert agent("--feature-gates=ImageVolumeWithDigest=true").node.image_digests

@@ -70,6 +70,10 @@ class World:
     def found(self) -> Node | None:
         return self.kube.find(Node, "node-1")
 
+    def labels(self) -> dict[str, str]:
+        found = self.found()
+        return (found.metadata.labels if found and found.metadata else None) or {}
+
     def condition(self, type_: str = "Ready") -> NodeCondition | None:
         found = self.found()
         conditions = (found.status.conditions if found and found.status else None) or ()
@@ -156,8 +160,8 @@ async def test_an_object_that_exists_is_put_right(autojump_clock: MockClock) -> 
     node = world.found()
     assert node is not None
     assert node.metadata is not None
-    assert (node.metadata.labels or {})["team"] == "blue"
-    assert (node.metadata.labels or {})["kubernetes.io/arch"] == "amd64"
+    assert world.labels()["team"] == "blue"
+    assert world.labels()["kubernetes.io/arch"] == "amd64"
     assert node.metadata.annotations == {ATTACH_DETACH: "true"}
     assert node.status is not None
     assert (node.status.capacity or {})["cpu"] == "2"
@@ -221,6 +225,23 @@ async def test_what_others_wrote_over_is_put_right(autojump_clock: MockClock) ->
         assert trio.current_time() < 21
 
 
+async def test_labels_of_system_and_architecture_are_put_right_while_the_node_runs(
+    autojump_clock: MockClock,
+) -> None:
+    world = World(replace(IDENTITY, labels={"kubernetes.io/arch": "riscv64"}))
+    wrong = {"kubernetes.io/os": "plan9", "kubernetes.io/arch": None, "team": "blue"}
+    async with world.running():
+        await world.wait(world.is_ready)
+        world.node.put(world.kube.change(Node, "node-1", {"metadata": {"labels": wrong}}))
+        await world.wait(lambda: world.labels().get("kubernetes.io/os") == "linux")
+        assert world.labels()["kubernetes.io/arch"] == "amd64"
+        assert world.labels()["team"] == "blue"
+        assert trio.current_time() < 21
+        before = world.sent("patch", "nodes/status")
+        await trio.sleep(60)
+        assert world.sent("patch", "nodes/status") == before
+
+
 async def test_a_node_that_may_not_register_waits_until_somebody_makes_it(
     autojump_clock: MockClock,
 ) -> None:
@@ -278,7 +299,7 @@ FORBIDDEN = KubeError(403, "Forbidden", "nodes is forbidden")
 
 
 async def test_a_node_that_may_not_be_created_is_taken_as_it_is(autojump_clock: MockClock) -> None:
-    world = World(replace(IDENTITY, labels={"kubernetes.io/arch": "riscv"}))
+    world = World(replace(IDENTITY, labels={"beta.kubernetes.io/arch": "riscv"}))
     world.kube.add(Node(metadata=ObjectMeta(name="node-1")))
     world.kube.faults.add(KubeFaultKind.ERROR, "create", "nodes", times=None, error=FORBIDDEN)
     async with world.running():
@@ -286,7 +307,7 @@ async def test_a_node_that_may_not_be_created_is_taken_as_it_is(autojump_clock: 
         node = world.found()
         assert node is not None
         assert node.metadata is not None
-        assert (node.metadata.labels or {})["kubernetes.io/arch"] == "riscv"
+        assert world.labels()["beta.kubernetes.io/arch"] == "riscv"
         assert (node.metadata.annotations or {})[ATTACH_DETACH] == "true"
 
 

@@ -13,7 +13,6 @@ from kubelet_trio.node.object import (
     OBJECT_TTL,
     PROVIDED_IP,
     initial_node,
-    is_extended,
     metadata_patch,
     node_annotations,
     node_labels,
@@ -101,20 +100,6 @@ def test_annotations_of_the_kubelet_follow_its_settings(
 ) -> None:
     found = metadata_patch(identity, existing(annotations=there))  # type: ignore[arg-type]
     assert found == {"annotations": patch}
-
-
-@pytest.mark.parametrize(
-    ("resource", "expected"),
-    [
-        ("cpu", False),
-        ("hugepages-2Mi", False),
-        ("example.com/dongle", True),
-        ("kubernetes.io/batch-cpu", False),
-        ("requests.kubernetes.io/x", False),
-    ],
-)
-def test_extended_resources_have_a_domain_of_their_own(resource: str, expected: bool) -> None:
-    assert is_extended(resource) is expected
 
 
 def test_devices_of_an_earlier_kubelet_are_not_there_any_more() -> None:

@@ -25,7 +25,6 @@ from lightkube.models.core_v1 import (
 from lightkube.models.meta_v1 import ObjectMeta
 from trio.testing import MockClock
 
-from kubelet_trio.cri import PULL_SECONDS
 from kubelet_trio.model import Meter, PodUid, pod_uid
 from kubelet_trio.status.pod_starts import PodStarts
 from kubelet_trio.testing import TrioClock
@@ -116,6 +115,11 @@ async def test_the_slo_is_about_pods_without_state(
 
 async def test_time_of_pulls_is_not_counted(autojump_clock: MockClock) -> None:
     meter, clock = Meter(), TrioClock()
-    meter.count(PULL_SECONDS, ("a",), 3.0)
-    await start(PodStarts(meter, clock), created("a", clock), 4)
+    starts, pod = PodStarts(meter, clock), created("a", clock)
+    starts.wanted({pod_uid(pod): pod})
+    starts.pulls.begin(pod_uid(pod), "image")
+    await trio.sleep(3)
+    starts.pulls.end(pod_uid(pod))
+    await start(starts, pod, 1)
     assert dict(meter.gauges(_FIRST)) == pytest.approx({(): 1.0})
+    assert starts.pulls.seconds(pod_uid(pod)) == 0  # it has started: nothing is kept

@@ -23,12 +23,10 @@ from kubelet_trio.managers.claims.types import (
     DeviceHealths,
 )
 from kubelet_trio.managers.shares import ClaimHealth
-from kubelet_trio.model import metadata, parse_quantity, pod_key, pod_uid, spec
+from kubelet_trio.model import is_claimable, metadata, parse_quantity, pod_key, pod_uid, spec
 
 if TYPE_CHECKING:
     from lightkube.models.resource_v1 import ResourceClaim
-
-_DEVICE_CLASS = "deviceclass.resource.kubernetes.io/"  # ResourceDeviceClassPrefix
 
 
 class PodClaim(NamedTuple):
@@ -172,16 +170,9 @@ def _asked_extended(pod: Pod, container: Container) -> Iterator[Asked]:
             mapping.containerName == container.name
             and amount is not None
             and parse_quantity(amount) != 0
-            and _is_extended(mapping.resourceName)
+            and is_claimable(mapping.resourceName)
         ):
             yield Asked(claim, mapping.requestName)
-
-
-def _is_extended(resource: str) -> bool:
-    """Whether devices of claims may stand for a resource (IsDRAExtendedResourceName)."""
-    if resource.startswith(_DEVICE_CLASS):
-        return True
-    return "/" in resource and "kubernetes.io/" not in resource
 
 
 def devices_for(claim: Claim, request: str) -> Iterator[tuple[str, ClaimDevice]]:

@@ -12,22 +12,21 @@ from pathlib import Path
 
 SOCKET = "kubelet.sock"
 _MODE = 0o750
-_DEPRECATION = "DEPRECATION"  # a hint to authors of plugins, who should use plugins_registry
+# Plugins made with Kubernetes' stub do not register where this file is. The Go kubelet 1.36 does
+# not make it; this agent did.
+_DEPRECATION = "DEPRECATION"
 _MOST_ENTRIES = 10_000
 _LONGEST = 4096  # bytes of a path
 
 
 def clear_directory(directory: Path) -> None:
-    """Make the directory, and remove the sockets in it. Raises OSError."""
+    """Make the directory, and remove what keeps plugins from it. Raises OSError."""
     directory.mkdir(mode=_MODE, parents=True, exist_ok=True)
     with os.scandir(directory) as entries:
         for _, entry in zip(range(_MOST_ENTRIES), entries, strict=False):
             if stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode):
                 os.unlink(entry.path)
-    descriptor = os.open(
-        directory / _DEPRECATION, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644
-    )
-    os.close(descriptor)
+    (directory / _DEPRECATION).unlink(missing_ok=True)
 
 
 def plugin_socket(directory: Path, endpoint: str) -> str:

@@ -55,6 +55,7 @@ class Inventory:
         self._rules = DeviceRules({}, machine, was_admitted)
         self._stopped: dict[str, float] = {}
         self._removed: frozenset[str] = frozenset()
+        self.awaited: frozenset[str] = frozenset()  # restored, and not registered since
 
     @property
     def rules(self) -> DeviceRules:
@@ -71,6 +72,7 @@ class Inventory:
         for resource in resources:
             self._put(resource, Listed(is_served=False))
             self._stopped[resource] = math.inf
+            self.awaited |= {resource}
 
     def start_grace(self, now: float) -> None:
         """Let the grace of the restored resources begin: plugins can register from now on."""
@@ -84,6 +86,7 @@ class Inventory:
         predecessor where a plugin has replaced another.
         """
         self._stopped.pop(resource, None)
+        self.awaited -= {resource}
 
     def take(self, resource: str, devices: Mapping[str, Device]) -> frozenset[str]:
         """Take a plugin's list over; return the IDs with another health, or new to the agent."""

@@ -19,7 +19,7 @@ from kubelet_trio.managers.devices.hints import device_hints
 from kubelet_trio.managers.devices.requests import container_limits, pod_limits
 from kubelet_trio.managers.devices.types import DeviceShare, DeviceState, Listed
 from kubelet_trio.managers.types import Hint, Hints, Refusal
-from kubelet_trio.model import ContainerKind, PodUid, pod_containers, pod_uid
+from kubelet_trio.model import ContainerKind, PodUid, is_claimed, pod_containers, pod_uid
 
 UNEXPECTED = "UnexpectedAdmissionError"
 
@@ -86,7 +86,7 @@ class DeviceRules:
         """Reserve what a container asks for. A refusal has upstream's reason and message."""
         uid = pod_uid(pod)
         for resource, count in container_limits(container).items():
-            if not self.knows(state, resource) or _is_claimed(pod, container.name, resource):
+            if not self.knows(state, resource) or is_claimed(pod, container.name, resource):
                 continue
             share = state.shares(uid, container.name).get(resource)
             problem = self._problem(uid, container.name, resource, count, share)
@@ -229,12 +229,3 @@ class DeviceRules:
                 f"cannot allocate unhealthy devices {resource}"
             )
         return None
-
-
-def _is_claimed(pod: Pod, container: str, resource: str) -> bool:
-    """Whether a resource claim gives a container what it asks for (DRAExtendedResource)."""
-    claimed = pod.status.extendedResourceClaimStatus if pod.status is not None else None
-    return any(
-        mapping.containerName == container and mapping.resourceName == resource
-        for mapping in (claimed.requestMappings if claimed is not None else None) or ()
-    )

@@ -142,6 +142,19 @@ class DeviceManagers(ResourceManagers):
                 raise PlacementError(refusal(str(exc))) from exc
         await super().settle(pod)
 
+    def lost(self, pod: Pod) -> Refusal | None:
+        """Return why a pod of which nothing runs cannot have the devices that it had before.
+
+        Their plugin has not registered since the agent began: after a reboot, when they may be
+        others. Source: devicesToAllocate in pkg/kubelet/cm/devicemanager/manager.go.
+        """
+        for shares in self.devices.pods.get(pod_uid(pod), {}).values():
+            for resource in sorted(self._inventory.awaited & shares.keys()):
+                return refusal(
+                    f"no healthy devices present; cannot allocate unhealthy devices {resource}"
+                )
+        return None
+
     async def prepare(self, pod: Pod, container: Container) -> None:
         """Get a container's devices ready for a start.
 

@@ -242,6 +242,10 @@ class ResourceManagers:
         if self._take(tuple(adopted.get(n, state) for n, state in enumerate(states))):
             self._versions[uid] = self.keeper.version
 
+    def lost(self, _pod: Pod) -> Refusal | None:
+        """Return nothing: CPUs and memory are the same after a reboot."""
+        return None
+
     def _count(self, verdict: Verdict) -> None:
         if verdict.is_error:
             self._meter.count("kubelet_topology_manager_admission_errors_total")

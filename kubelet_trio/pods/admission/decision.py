@@ -16,12 +16,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lightkube.models.core_v1 import Pod, PodSecurityContext, Taint
+from lightkube.models.core_v1 import Container, Pod, PodSecurityContext, Taint
+from msgspec.structs import replace
 
 from kubelet_trio.containers import apparmor_profile, pod_requests
 from kubelet_trio.model import (
     NANO,
+    is_claimed,
     is_critical,
+    is_extended,
     is_static,
     metadata,
     pod_containers,
@@ -53,6 +56,8 @@ class AdmissionNode:
     limited_swap: bool = False  # containers may use swap
     static_cpus: bool = False  # cpuManagerPolicy is static
     static_memory: bool = False  # memoryManagerPolicy is Static
+    pod_level_resizes: bool = True  # InPlacePodLevelResourcesVerticalScaling
+    extended_claims: bool = True  # claims may give extended resources (DRAExtendedResource)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +128,7 @@ def decide_beside(pod: Pod, others: Held, node: AdmissionNode, leaving: Held = N
         pod: the pod to be admitted.
         others: the pods that are on the node, whether they run yet or not.
         node: the node.
-        leaving: pods on the node that are being preempted.
+        leaving: pods on the node that end in any case: the pod waits for what they hold.
     """
     rejection = _check_sysctls(pod, node) or _check_platform(pod, node)
     if rejection is not None:
@@ -237,12 +242,13 @@ def shortages(pod: Pod, others: Sequence[Sums], node: AdmissionNode) -> Iterator
     count = sum(each.count for each in others)
     if "pods" in capacity and (count + 1) * NANO > capacity["pods"]:
         yield Shortage("pods", NANO, count * NANO, capacity["pods"])
-    wanted = {n: a for n, a in pod_requests(pod).items() if a > 0 and n != "pods"}
+    counted = _without_claimed(pod) if node.extended_claims else pod
+    wanted = {n: a for n, a in pod_requests(counted).items() if a > 0 and n != "pods"}
     used = {name: sum(each.used(name) for each in others) for name in wanted}
     # Upstream reports extended resources in the random order of a Go map; here they are sorted.
     for name in sorted(wanted, key=lambda n: (_ORDER.index(n) if n in _ORDER else 9, n)):
-        if name not in capacity and _is_extended(name):
-            # Of a device plugin, of a resource claim or of the whole cluster. Upstream's
+        if name not in capacity and is_extended(name):
+            # Of a device plugin or of the whole cluster. Upstream's
             # removeMissingExtendedResources: the node does not count what it does not report.
             continue
         here = capacity.get(name, 0)
@@ -250,8 +256,26 @@ def shortages(pod: Pod, others: Sequence[Sums], node: AdmissionNode) -> Iterator
             yield Shortage(name, wanted[name], used[name], here)
 
 
-def _is_extended(resource: str) -> bool:
-    return "/" in resource and "kubernetes.io/" not in resource
+def _without_claimed(pod: Pod) -> Pod:
+    """Return the pod without the requests that claims meet; usually the pod itself."""
+    if pod.status is None or pod.status.extendedResourceClaimStatus is None:
+        return pod
+
+    def unclaimed(container: Container) -> Container:
+        resources = container.resources
+        if resources is None or not resources.requests:
+            return container
+        kept = {
+            name: amount
+            for name, amount in resources.requests.items()
+            if not is_claimed(pod, container.name, name)
+        }
+        return replace(container, resources=replace(resources, requests=kept))
+
+    body = spec(pod)
+    mains = [unclaimed(each) for each in body.containers]
+    inits = [unclaimed(each) for each in body.initContainers or ()]
+    return replace(pod, spec=replace(body, containers=mains, initContainers=inits))
 
 
 def _has_port_conflict(pod: Pod, others: Sums) -> bool:

@@ -7,7 +7,7 @@ that needs another one. A pod that is bound to the node by other means is checke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from lightkube.models.core_v1 import Pod
 
@@ -15,9 +15,10 @@ from kubelet_trio.model import could_restart_all, spec
 from kubelet_trio.pods.admission.decision import Rejected
 
 _RESTART_ALL = "RestartAllContainersOnContainerExits"
-_WEBSOCKETS = "ExtendWebSocketsToKubelet"
-_ALWAYS = frozenset(
+# As the gates are named.
+_DECLARED = frozenset(
     {
+        "ExtendWebSocketsToKubelet",
         "InPlacePodLevelResourcesVerticalScaling",
         "InPlacePodVerticalScalingInitContainers",
         _RESTART_ALL,
@@ -25,13 +26,13 @@ _ALWAYS = frozenset(
 )
 
 
-def declared_features(*, websockets: bool) -> tuple[str, ...]:
+def declared_features(gates_off: Collection[str] = ()) -> tuple[str, ...]:
     """Return what the node declares: sorted, as the API requires it.
 
-    `websockets` is the gate ExtendWebSocketsToKubelet. API servers hand WebSocket clients of exec,
-    attach and port-forward through to nodes that declare it, and translate for others.
+    API servers hand WebSocket clients of exec, attach and port-forward through to nodes that
+    declare ExtendWebSocketsToKubelet, and translate for others.
     """
-    return tuple(sorted(_ALWAYS | {_WEBSOCKETS} if websockets else _ALWAYS))
+    return tuple(sorted(_DECLARED.difference(gates_off)))
 
 
 def _other_users_on_host_network(pod: Pod) -> bool:
@@ -46,7 +47,7 @@ _NEEDED: Mapping[str, Callable[[Pod], bool]] = {
 
 def lacks_features(pod: Pod, _others: Sequence[Pod]) -> Rejected | None:
     """Reject a pod that needs a feature that the node does not declare."""
-    missing = [name for name, needs in _NEEDED.items() if needs(pod) and name not in _ALWAYS]
+    missing = [name for name, needs in _NEEDED.items() if needs(pod) and name not in _DECLARED]
     if not missing:
         return None
     text = f"Pod requires node features that are not available: {', '.join(sorted(missing))}"

@@ -18,6 +18,7 @@ from kubelet_trio.containers import (
     container_amounts,
     increases_requests,
     may_swap,
+    pod_level,
     pod_qos,
     pod_requests,
 )
@@ -43,6 +44,7 @@ from kubelet_trio.pods.types import PendingResize
 
 INFEASIBLE: Final = "Infeasible"
 DEFERRED: Final = "Deferred"
+_POD_LEVEL_OFF = "InPlacePodLevelResourcesVerticalScaling is disabled"
 _SWAP = "In-place resize of containers with swap is not supported."
 
 
@@ -80,6 +82,8 @@ def decide_resize_beside(
     generation = metadata(desired).generation
     if node.limited_swap and _changes_swap(desired, allocated):
         return PendingResize(INFEASIBLE, _SWAP, generation, "swap_limitation")
+    if not node.pod_level_resizes and _changes_own(desired, allocated):
+        return PendingResize(INFEASIBLE, _POD_LEVEL_OFF, generation, "plr_feature_gate_off")
     if pinned := _pinned(desired, allocated, node):
         return PendingResize(INFEASIBLE, *pinned)
     if problem := _never_fits(desired, allocated, node):
@@ -177,6 +181,11 @@ def _changes(resource: str, desired: Pod, allocated: Pod) -> bool:
         for c in pod_containers(desired)
         if c.kind is not ContainerKind.EPHEMERAL
     )
+
+
+def _changes_own(desired: Pod, allocated: Pod) -> bool:
+    """Whether what all containers together may have changes."""
+    return any(pod_level(desired, w) != pod_level(allocated, w) for w in ("requests", "limits"))
 
 
 def _changes_swap(desired: Pod, allocated: Pod) -> bool:

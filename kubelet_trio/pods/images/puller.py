@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import trio
 from lightkube.models.core_v1 import Pod, Secret
@@ -24,7 +23,7 @@ from kubelet_trio.credentials import (
     NoKeyring,
     secret_logins,
 )
-from kubelet_trio.cri import PULL_SECONDS, ImagePullError, Runtime, RuntimeCallError, v1
+from kubelet_trio.cri import ImagePullError, Runtime, RuntimeCallError, v1
 from kubelet_trio.durations import format_milliseconds
 from kubelet_trio.model import (
     PULLS,
@@ -49,8 +48,10 @@ from kubelet_trio.pods.images.request import (
     reference_problem,
     volume_requests,
 )
+from kubelet_trio.pods.images.under_way import Pull, PullsUnderWay
 from kubelet_trio.pods.plan import BackOffTable
 from kubelet_trio.pods.types import WaitingReason
+from kubelet_trio.status import PullTimes
 from kubelet_trio.tracing import CONTAINER, Attributes, current_span, span
 
 log = get_logger()
@@ -83,17 +84,6 @@ class EnsuredImage:
     image: v1.Image | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Pull:
-    """A pull under way. CRI has no progress in bytes: all that is known is since when."""
-
-    uid: PodUid
-    container: str
-    image: str
-    since: float  # Unix seconds
-    is_queued: bool  # it waits for other pulls, as `maxParallelImagePulls` and its kin say
-
-
 # Returns the pod's logins. Raises ValueError naming a broken secret.
 _Lookup = Callable[[], Awaitable[Sequence[Login]]]
 
@@ -113,6 +103,7 @@ class ImagePuller:
         objects: ObjectStore | None = None,
         access: ImageAccess | None = None,
         meter: Meter | None = None,
+        times: PullTimes | None = None,
     ) -> None:
         """Take what pulls need.
 
@@ -126,6 +117,7 @@ class ImagePuller:
             objects: has the pods' imagePullSecrets.
             access: decides which pods may use images that are on the node; without it all may.
             meter: counts requests and measures pulls.
+            times: is told when a pod begins to wait for an image, and when that is there.
         """
         self._runtime = runtime
         self._events = events
@@ -137,7 +129,8 @@ class ImagePuller:
         self._objects = objects
         self._access = access
         self._meter = meter or Meter()
-        self._under_way: dict[object, Pull] = {}
+        self._times = times or PullTimes()
+        self._under_way = PullsUnderWay(clock)
         self._seen: dict[str, tuple[float, v1.Image]] = {}  # by name, with the time of the query
 
     async def ensure(
@@ -179,7 +172,7 @@ class ImagePuller:
     @property
     def pulls(self) -> Sequence[Pull]:
         """The pulls under way, the oldest first."""
-        return sorted(self._under_way.values(), key=lambda pull: pull.since)
+        return self._under_way.pulls
 
     def forget(self, uid: PodUid) -> None:
         """Drop the back-offs of a pod that is gone."""
@@ -208,13 +201,11 @@ class ImagePuller:
             must_pull = True
         self._count(request, present is not None, must_pull)
         if present is not None and must_pull is False:
-            self._event(
-                request,
-                "Normal",
-                "Pulled",
-                f'Container image "{request.image}" already present on machine '
-                "and can be accessed by the pod",
-            )
+            self._times.end(pod_uid(request.pod))  # another pod pulled it
+            text = f'Container image "{request.image}" already present on machine'
+            if self._access is not None:
+                text += " and can be accessed by the pod"
+            self._event(request, "Normal", "Pulled", text)
             return EnsuredImage(present.id, present)
         if request.policy == "Never":
             # Even if it is present: a pod without access must not learn that it is.
@@ -284,24 +275,9 @@ class ImagePuller:
     ) -> EnsuredImage:
         self._check_back_off(request)
         asked = trio.current_time()
-        with self._shown(request) as begin, span("pullImage", request, _about_pull):
+        self._times.begin(pod_uid(request.pod), request.image)
+        with self._under_way.shown(request) as begin, span("pullImage", request, _about_pull):
             return await self._pull_in_turn(request, sandbox, logins, present, asked, begin)
-
-    @contextlib.contextmanager
-    def _shown(self, request: ImageRequest) -> Iterator[Callable[[], None]]:
-        """Show a pull under way; it waits for its turn until the yielded function is called."""
-        key = object()
-
-        def show(is_queued: bool) -> None:
-            name, since = request.container.spec.name, self._clock.time()
-            uid = pod_uid(request.pod)
-            self._under_way[key] = Pull(uid, name, request.image, since, is_queued)
-
-        show(is_queued=True)
-        try:
-            yield partial(show, is_queued=False)
-        finally:
-            del self._under_way[key]
 
     async def _pull_in_turn(
         self,
@@ -318,7 +294,6 @@ class ImagePuller:
         async with self._slots:
             begin()
             started = trio.current_time()
-            self._meter.count(PULL_SECONDS, (pod_uid(request.pod),), started - asked)
             current_span().set("kubelet_trio.queued_seconds", started - asked)
             try:
                 # Only with a slot: upstream limits the calls, not the queue (throttleImagePulling).
@@ -328,6 +303,7 @@ class ImagePuller:
             except RuntimeCallError as exc:
                 raise self._pull_failed(request, exc) from exc
         self._back_off.reset(request.back_off_key)
+        self._times.end(pod_uid(request.pod))
         ended = trio.current_time()
         image = await self._pulled_image(ref)
         size = image.size if image is not None else 0

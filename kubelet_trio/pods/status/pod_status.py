@@ -68,7 +68,8 @@ def pod_status(pod: Pod, observed: RuntimePod, given: StatusInput) -> PodStatus:
     if given.stage is PodStage.TERMINATED:
         status = _with_known_ends(pod, status, previous)
     reported = _without_early_end(observed, given, previous, status)
-    reported = with_pod_resources(reported, pod, observed, given.resize)
+    if given.pod_level_resizes:
+        reported = with_pod_resources(reported, pod, observed, given.resize)
     # mergePodStatus takes DisruptionTarget from the kubelet only in the update that makes the phase
     # terminal (KEP-3329).
     others = _other_conditions(pod, given, is_over=is_terminal(reported))

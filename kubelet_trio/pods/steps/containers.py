@@ -65,6 +65,8 @@ _CONFIG_ERRORS = (
     ClaimError,
 )
 
+# ErrImageVolumeMountFailed of cri-api's errors, somewhere in what CreateContainer says.
+_MOUNT_FAILED = "ImageVolumeMountFailed"
 # `container_type` of kubelet_started_containers_* and kubelet_terminated_containers_total.
 METERED_KINDS = {
     ContainerKind.INIT: "init_container",
@@ -212,7 +214,7 @@ class ContainerStarter:
             reason = "CreateContainerConfigError"
             raise await self._failed(pod, container, reason, str(exc)) from exc
         except RuntimeCallError as exc:
-            if images:
+            if images and _MOUNT_FAILED in exc.message:
                 meter.count("kubelet_image_volume_mounted_errors_total", by=images)
             raise await self._failed(pod, container, "CreateContainerError", exc.message) from exc
         if images:

@@ -119,8 +119,13 @@ async def create_sandbox(
 ) -> RunningSandbox:
     """Create a pod's sandbox and read its status, which has its addresses, into the observer.
 
-    Raises `StepError`, and `PodRejectedError` if the node can attach no more volumes.
+    Raises `StepError`, and `PodRejectedError` if the node can attach no more volumes, or has lost
+    devices of the pod.
     """
+    lost = services.managers.lost(pod)
+    if lost is not None:
+        error = PodRejectedError if services.is_replaced(pod) else StepError
+        raise error(lost.reason, lost.message)
     _emit_events(services, pod, node, observed)
     with span("createPodSandbox"):
         return await _create_sandbox(services, pod, node, plan, progress)

@@ -141,22 +141,29 @@ class Admitter:
             ledger.end_reservations()
 
     def would_admit(
-        self, pod: Pod, others: Sequence[Pod], replaces: Collection[PodUid] = ()
+        self,
+        pod: Pod,
+        others: Sequence[Pod],
+        leaving: Sequence[Pod] = (),
+        replaces: Collection[PodUid] = (),
     ) -> Decision:
         """Return what would be decided on a pod that came now; reserve and change nothing.
 
         Args:
             pod: the pod.
             others: all that would be on the node beside it.
+            leaving: pods that end in any case: it would wait for what they hold.
             replaces: pods that it does not start before the end of.
         """
-        decision = self._decided(pod, Held.by(others), self._node())
+        decision = self._decided(pod, Held.by(others), self._node(), Held.by(leaving))
         if isinstance(decision, Rejected) and not decision.reason.startswith(_SHORT):
             return decision
-        leaving = [*replaces]
+        freed = [*replaces]
         if isinstance(decision, Preempting):
-            leaving += [pod_uid(victim) for victim in decision.victims]
-        refusal = call_contained(self._managers.would_refuse, pod, leaving)
+            freed += [pod_uid(victim) for victim in decision.victims]
+        elif isinstance(decision, Admitted) and decision.waits:
+            freed += [pod_uid(each) for each in leaving]
+        refusal = call_contained(self._managers.would_refuse, pod, freed)
         if isinstance(refusal, Exception):
             return _undecided(pod, refusal)
         return decision if refusal is None else Rejected(refusal.reason, refusal.message)
@@ -166,10 +173,10 @@ class Admitter:
         return tuple(rejection_hints(pod, others, self._node()))
 
     def would_resize(
-        self, desired: Pod, allocated: Pod, others: Sequence[Pod]
+        self, desired: Pod, allocated: Pod, others: Sequence[Pod], leaving: Sequence[Pod] = ()
     ) -> PendingResize | Preempting | None:
         """Return why a resize would not be granted now; None if it would. Changes nothing."""
-        why = call_contained(decide_resize, desired, allocated, others, self._node())
+        why = call_contained(decide_resize, desired, allocated, others, self._node(), leaving)
         if isinstance(why, Exception):
             return deferred(desired, Rejected(UNEXPECTED, f"{why!r}"))
         return why

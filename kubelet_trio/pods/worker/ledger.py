@@ -29,7 +29,7 @@ def counts(worker: WorkerState, reserved: Collection[PodUid]) -> bool:
         return False
     # The Go kubelet forgets a static pod with its file, though it may still be terminating: the
     # next version of the pod never has to fit next to it.
-    if not worker.is_wanted and is_static(worker.pod):
+    if not worker.is_wanted and (worker.yields or is_static(worker.pod)):
         return False
     return worker.is_admitted or worker.uid in reserved
 
@@ -42,7 +42,7 @@ class _Entry:
     key: PodKey
     pod: Pod | None  # as it counts; None: it does not count, or its requests are not known
     share: Share | None  # None: it does not count
-    is_leaving: bool  # preempted
+    is_leaving: bool
     runs: bool  # admitted, and not ending
 
 
@@ -128,7 +128,12 @@ class Ledger:
 
     @contextmanager
     def beside(self, uid: PodUid) -> Iterator[tuple[Held, Held]]:
-        """Give what all pods but one hold: those that stay, and those that are being preempted."""
+        """Give what all pods but one hold: those that stay, and those that leave.
+
+        A pod that is preempted leaves, and one that its source wants no more, as after a forced
+        deletion: the scheduler counts it no longer. Upstream forgets the latter at once, though
+        it still runs; here it counts until it `yields`.
+        """
         self._look()
         entry = self._entries.get(uid)
         if entry is not None:
@@ -146,7 +151,7 @@ class Ledger:
         found = [
             worker.counted
             for uid, worker in self._workers.items()
-            if uid != without and worker.is_displaced is leaving and counts(worker, self._reserved)
+            if uid != without and worker.is_leaving is leaving and counts(worker, self._reserved)
         ]
         return found if leaving else [*found, *self._remembered]
 
@@ -163,7 +168,7 @@ class Ledger:
         order = was.order if was is not None else next(self._orders)
         key, runs = pod_key(worker.pod), worker.is_admitted and not worker.is_ending
         pod, share = self._share(worker, was)
-        entry = _Entry(order, key, pod, share, worker.is_displaced, runs)
+        entry = _Entry(order, key, pod, share, worker.is_leaving, runs)
         self._entries[uid] = entry
         self._add(entry)
         if runs and (was is None or not was.runs):

@@ -140,11 +140,17 @@ class PodRegistry:
         """Decides who may run; asked what it would decide, it changes nothing."""
         return self._admitter
 
-    def counted(self, without: Collection[PodUid] = ()) -> list[Pod]:
-        """Return the pods that admission counts now, except for some."""
-        workers = [w for uid, w in self._workers.items() if uid not in without]
-        remembered = [pod for pod in self._remembered() if pod_uid(pod) not in without]
-        return [w.counted for w in workers if counts(w, ())] + remembered
+    def beside(self, without: Collection[PodUid]) -> tuple[list[Pod], list[Pod]]:
+        """Return what `Ledger.beside` gives, by pods: those that stay and those that leave.
+
+        Except for the pods `without`, and for what is reserved.
+        """
+        stay = [pod for pod in self._remembered() if pod_uid(pod) not in without]
+        leave: list[Pod] = []
+        for uid, worker in self._workers.items():
+            if uid not in without and counts(worker, ()):
+                (leave if worker.is_leaving else stay).append(worker.counted)
+        return stay, leave
 
     def _remembered(self) -> list[Pod]:
         """Return the pods that an earlier agent admitted, and that have no worker yet."""

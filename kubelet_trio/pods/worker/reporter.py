@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 import trio
@@ -51,7 +52,9 @@ from kubelet_trio.pods.types import (
     WaitingReason,
 )
 from kubelet_trio.pods.worker.allocation import PodAllocation
-from kubelet_trio.pods.worker.image_volumes import ImageVolumes
+
+if TYPE_CHECKING:
+    from kubelet_trio.pods.worker.image_volumes import ImageVolumes
 
 log = get_logger()
 
@@ -206,6 +209,7 @@ class PodReporter:
             runtime_name=self._services.runtime_state.value.name,
             recursive_read_only=handler in self._services.runtime_state.value.recursive_read_only,
             stop_signals=self._services.node().stop_signals,
+            pod_level_resizes=self._services.node().pod_level_resizes,
             image_refs=self._image_volumes.refs if self._image_volumes is not None else {},
             termination_messages=self._messages,
             started=started,
@@ -396,6 +400,8 @@ class PodReporter:
         if not self._services.node().image_digests:
             return
         if self._image_volumes is None:
+            from kubelet_trio.pods.worker.image_volumes import ImageVolumes
+
             self._image_volumes = ImageVolumes(self._services.runtime)
         name = self._services.runtime_state.value.name
         await self._image_volumes.find(observed, name, self._status)

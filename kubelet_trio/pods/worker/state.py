@@ -37,6 +37,7 @@ class WorkerState:
         )
         self._reporter = PodReporter(services, pod, record, self._allocation)
         self._turn = NameTurn(services, pod_key(pod), self.uid)
+        self._yields = False
 
     @property
     def pod(self) -> Pod:
@@ -70,6 +71,19 @@ class WorkerState:
     def is_displaced(self) -> bool:
         """Whether it is being preempted by another pod."""
         return self._request is not None and self._request.reason is EndReason.PREEMPTED
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it ends in any case: what it holds is awaited, and stands in nobody's way."""
+        return self.is_displaced or not self.is_wanted
+
+    @property
+    def yields(self) -> bool:
+        """Whether nobody has to wait for what an unwanted pod holds.
+
+        Nothing of it runs any more, or a try to end it has failed: for how long is unknown.
+        """
+        return self._yields
 
     @property
     def is_admitted(self) -> bool:

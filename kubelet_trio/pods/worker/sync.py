@@ -150,6 +150,11 @@ class PodSync:
         self._report_trouble(pod)
         self.plan = plan = self._plan(pod, observed, now)
         services.notes.plan(pod_uid(pod), plan)
+        if plan.finished and is_certain and not observed.containers and services.is_replaced(pod):
+            # It ran, may not run again, and cannot: as upstream, whose admission comes first.
+            lost = services.managers.lost(pod)
+            if lost is not None:
+                return self._reject(pod, PodRejectedError(lost.reason, lost.message))
         await self._refresh_volumes(pod, plan)
         await self._publish(observed, plan)
         if plan.finished:

@@ -342,7 +342,11 @@ class PodWorker(WorkerState):
 
     async def _try_terminate(self) -> PhaseEvent:
         removes = self.phase is Phase.DELETING
-        await self._tear_down(tear_down, remove=removes)
+        try:
+            await self._tear_down(tear_down, remove=removes)
+        except TEARDOWN_ERRORS:
+            self._yield()
+            raise
         return PhaseEvent.REMOVED if removes else PhaseEvent.TORN_DOWN
 
     async def _stay_terminated(self) -> None:
@@ -409,9 +413,17 @@ class PodWorker(WorkerState):
 
     def _at_rest(self) -> None:
         """Release the name of an unwanted pod: nothing of it runs, so the next one may start."""
+        self._yield()
         if not self.is_wanted and self._turn.is_holder:
             self._turn.release()
             self._reconsider(ResizeTrigger.POD_TERMINATED)
+
+    def _yield(self) -> None:
+        """Let no pod wait for what this one holds, if no source wants it."""
+        if not self.is_wanted and not self._yields:
+            self._yields = True
+            self._changed()
+            self._reconsider(ResizeTrigger.PODS_REMOVED)
 
     async def _on_stopped(self, observed: RuntimePod) -> None:
         self._probes.stop()  # readiness probes too: no container is left to probe

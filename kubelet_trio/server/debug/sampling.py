@@ -99,19 +99,21 @@ def _calls(frame: FrameType) -> Iterator[StackCall]:
     for _ in range(_MAX_DEPTH):
         if at is None:
             return
-        code = at.f_code
-        yield StackCall(code.co_qualname, code.co_filename, at.f_lineno)
+        yield _call(at, at.f_lineno)
         at = at.f_back
+
+
+def _call(frame: FrameType, line: int | None) -> StackCall:
+    """Return a frame's call; an instruction of no line counts for the function's first."""
+    code = frame.f_code
+    return StackCall(code.co_qualname, code.co_filename, line or code.co_firstlineno)
 
 
 def task_stacks() -> Counter[Stack]:
     """Return how many Trio tasks, and other threads, wait or run at each stack."""
     found: Counter[Stack] = Counter()
     for task in tasks():
-        calls = [
-            StackCall(frame.f_code.co_qualname, frame.f_code.co_filename, line)
-            for frame, line in task.iter_await_frames()
-        ]
+        calls = [_call(frame, line) for frame, line in task.iter_await_frames()]
         found[tuple(reversed(calls)) or (StackCall(task.name, "", 0),)] += 1
     for name, frame in other_threads():
         found[(*_calls(frame), StackCall(f"thread {name}", "", 0))] += 1

@@ -115,7 +115,8 @@ def _add_debugging(router: Router, parts: ApiParts) -> None:
     router.add("GET", "/containerLogs/{namespace}/{pod}/{container}", container_logs)
     router.add("POST", "/run/{namespace}/{pod}/{container}", run)
     router.add("POST", "/run/{namespace}/{pod}/{uid}/{container}", run)
-    router.add("POST", "/checkpoint/{namespace}/{pod}/{container}", checkpoint)
+    if parts.options.checkpoints:
+        router.add("POST", "/checkpoint/{namespace}/{pod}/{container}", checkpoint)
     add_streams(router, view, parts.options.streaming_idle_timeout, parts.meter)
     _add_system_logs(router, parts)
     _add_process(router, parts)

@@ -9,11 +9,14 @@ import pytest
 from lightkube.models.core_v1 import (
     AppArmorProfile,
     Container,
+    ContainerExtendedResourceRequest,
     ContainerPort,
     Pod,
+    PodExtendedResourceClaimStatus,
     PodOS,
     PodSecurityContext,
     PodSpec,
+    PodStatus,
     ResourceRequirements,
     SecurityContext,
     Sysctl,
@@ -225,6 +228,45 @@ def test_what_the_node_counts_nothing_of_is_not_measured() -> None:
     assert decide(pod(requests={"example.com/dongle": "3"}), [], NODE) == Admitted()
     unknown = replace(NODE, allocatable={})
     assert decide(pod(requests={"cpu": "100"}), [], unknown) == Admitted()
+
+
+_GPU = "deviceclass.resource.kubernetes.io/gpu"
+
+
+@pytest.mark.parametrize(
+    ("resource", "container", "node", "reason"),
+    [
+        (_GPU, "main", NODE, ""),
+        (_GPU, "other", NODE, f"OutOf{_GPU}"),
+        (_GPU, "main", replace(NODE, extended_claims=False), f"OutOf{_GPU}"),
+        # The node counts it, but claims and plugins may share a resource's name.
+        ("example.com/dongle", "main", NODE, ""),
+        ("example.com/dongle", "other", NODE, "OutOfexample.com/dongle"),
+        ("hugepages-2Mi", "main", NODE, "OutOfhugepages-2Mi"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["containers", "initContainers"])
+def test_what_a_claim_gives_is_not_measured(
+    resource: str, container: str, node: AdmissionNode, reason: str, kind: str
+) -> None:
+    """removeMissingExtendedResources of pkg/kubelet/lifecycle, KEP-5004."""
+    asking = pod(requests={resource: "2"})
+    assert asking.spec is not None
+    if kind == "initContainers":
+        (main,) = asking.spec.containers
+        asking.spec.initContainers = [main]
+        asking.spec.containers = [Container(name="idle")]
+    mapping = ContainerExtendedResourceRequest(
+        containerName=container, resourceName=resource, requestName="request-0"
+    )
+    asking.status = PodStatus(
+        extendedResourceClaimStatus=PodExtendedResourceClaimStatus(
+            requestMappings=[mapping], resourceClaimName="web-claim"
+        )
+    )
+    here = replace(node, allocatable={**node.allocatable, "example.com/dongle": NANO})
+    decision = decide(asking, [], here)
+    assert (decision.reason if isinstance(decision, Rejected) else "") == reason
 
 
 def test_overhead_counts() -> None:

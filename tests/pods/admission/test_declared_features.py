@@ -13,12 +13,17 @@ from tests.pods.make import container, pod
 TEXT = "Pod requires node features that are not available: "
 
 
-@pytest.mark.parametrize("websockets", [True, False])
-def test_what_is_declared_is_sorted_once_each_and_built(websockets: bool) -> None:
-    found = declared_features(websockets=websockets)
+def test_what_is_declared_is_sorted_once_each_and_built() -> None:
+    found = declared_features()
     assert list(found) == sorted(set(found))
     assert all(GATES[name] for name in found)
-    assert ("ExtendWebSocketsToKubelet" in found) == websockets
+
+
+@pytest.mark.parametrize(
+    "gate", ["ExtendWebSocketsToKubelet", "InPlacePodLevelResourcesVerticalScaling"]
+)
+def test_what_is_off_is_not_declared(gate: str) -> None:
+    assert set(declared_features()) - set(declared_features({gate, "SELinuxMount"})) == {gate}
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,24 @@ def test_a_critical_pod_preempts_others() -> None:
     assert why.reason == "Deferred"
 
 
+def test_resources_of_a_pod_stay_as_they_are_while_their_gate_is_off() -> None:
+    off = replace(NODE, pod_level_resizes=False)
+    of = {
+        cpu: sized("1", generation=2, resources=ResourceRequirements(requests={"cpu": cpu}))
+        for cpu in ("2", "3")
+    }
+    assert decide_resize(of["3"], of["2"], [], NODE) is None
+    assert decide_resize(of["3"], of["2"], [], off) == PendingResize(
+        "Infeasible",
+        "InPlacePodLevelResourcesVerticalScaling is disabled",
+        2,
+        "plr_feature_gate_off",
+    )
+    # Those of its containers are another matter.
+    more = sized("2", resources=ResourceRequirements(requests={"cpu": "3"}))
+    assert decide_resize(more, of["3"], [], off) is None
+
+
 SWAPPING = replace(NODE, limited_swap=True)
 RESTARTS = [ContainerResizePolicy(resourceName="memory", restartPolicy="RestartContainer")]
 

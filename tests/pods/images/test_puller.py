@@ -17,13 +17,14 @@ from lightkube.models.core_v1 import (
 from lightkube.models.meta_v1 import ObjectMeta
 from trio.testing import MockClock
 
-from kubelet_trio.cri import PULL_SECONDS, ImagePullError, v1
-from kubelet_trio.model import EventType, Meter, ObjectRef, PodContainer, pod_containers
+from kubelet_trio.cri import ImagePullError, v1
+from kubelet_trio.model import EventType, Meter, ObjectRef, PodContainer, PodUid, pod_containers
 from kubelet_trio.pods import ImageError, ImagePuller
 from kubelet_trio.pods.images.failures import joined, pull_failure
 from kubelet_trio.pods.images.rate import PullRate
 from kubelet_trio.pods.images.request import container_request, volume_requests
 from kubelet_trio.pods.types import WaitingReason
+from kubelet_trio.status import PullTimes
 from kubelet_trio.testing import FakeRuntime, FaultKind, TrioClock
 from kubelet_trio.testing.images import image_id
 
@@ -39,7 +40,11 @@ class Node:
         self.runtime = FakeRuntime()
         self.told: list[tuple[str, str, str, str]] = []
         self.meter = Meter()
-        self.puller = ImagePuller(self.runtime, self, TrioClock(), rate=rate, meter=self.meter)
+        self.times = PullTimes()
+        self.times.track(PodUid("u"))
+        self.puller = ImagePuller(
+            self.runtime, self, TrioClock(), rate=rate, meter=self.meter, times=self.times
+        )
 
     def emit(self, involved: ObjectRef, type_: EventType, reason: str, message: str) -> None:
         self.told.append((type_, reason, message, involved.field_path))
@@ -111,8 +116,23 @@ async def test_a_pull_is_told_of_before_it_waits_for_others(autojump_clock: Mock
         "in 20s (20s including waiting)",
         "in 20s (40s including waiting)",
     ]
-    waited = dict(node.meter.counters(PULL_SECONDS))  # the runtime counts the calls themselves
-    assert waited == pytest.approx({("u",): 20})
+    assert node.times.seconds(PodUid("u")) == pytest.approx(40)
+
+
+@pytest.mark.parametrize("pulled_by", ["the pod", "another"])
+async def test_the_time_of_a_pull_ends_with_the_image(
+    autojump_clock: MockClock, pulled_by: str
+) -> None:
+    node = Node()
+    node.runtime.images.broken[IMAGE] = ImagePullError("PullImage", "the registry is away")
+    assert await node.refusal() == "ErrImagePull"
+    await trio.sleep(30)
+    node.runtime.images.broken.clear()
+    assert node.times.seconds(PodUid("u")) == 0
+    if pulled_by == "another":
+        await node.runtime.pull_image(v1.ImageSpec(image=IMAGE), None, v1.PodSandboxConfig())
+    await node.ensure()
+    assert node.times.seconds(PodUid("u")) == pytest.approx(30, abs=1)
 
 
 async def test_a_pull_that_fails_or_is_cancelled_is_under_way_no_more(

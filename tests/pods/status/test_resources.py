@@ -316,6 +316,10 @@ def test_a_pod_that_has_ended_shows_what_was_allocated() -> None:
     assert (made.resources, made.allocatedResources) == (both("1", "1Gi"), OLD.requests)
 
 
+def test_a_pod_has_no_resources_of_its_own_while_their_gate_is_off() -> None:
+    assert level(two(OLD, OLD), *RUNNING, pod_level_resizes=False) == (None, None)
+
+
 def test_a_pod_that_was_not_admitted_has_no_resources() -> None:
     assert level(two(OLD), rejected=True) == (None, None)
 

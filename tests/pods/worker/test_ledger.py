@@ -58,6 +58,10 @@ class Standin(WorkerState):
         self._reporter.admit()
         self._changed()
 
+    def give_way(self) -> None:
+        self._yields = True
+        self._changed()
+
     def preempt(self) -> None:
         self._request = TerminationRequest(self.uid, EndReason.PREEMPTED)
         self._changed()
@@ -79,6 +83,10 @@ def with_amounts(body: Pod, amounts: dict[str, str]) -> Pod:
     assert body.spec is not None
     main = replace(body.spec.containers[0], resources=ResourceRequirements(requests=amounts))
     return replace(body, spec=replace(body.spec, containers=[main]))
+
+
+def leaves(worker: Standin) -> bool:
+    return worker.is_displaced or not worker.is_wanted
 
 
 class Ledgers(RuleBasedStateMachine):
@@ -125,6 +133,10 @@ class Ledgers(RuleBasedStateMachine):
     @rule(uid=workers)
     def preempt(self, uid: PodUid) -> None:
         self.table[uid].preempt()
+
+    @rule(uid=workers)
+    def give_way(self, uid: PodUid) -> None:
+        self.table[uid].give_way()
 
     @rule(uid=workers)
     def reserve(self, uid: PodUid) -> None:
@@ -185,7 +197,7 @@ class Ledgers(RuleBasedStateMachine):
         def counts(worker: Standin) -> bool:
             if worker.stage is PodStage.TERMINATED:
                 return False
-            if not worker.is_wanted and is_static(worker.pod):
+            if not worker.is_wanted and (worker.yields or is_static(worker.pod)):
                 return False
             return worker.is_admitted or worker.uid in self.reserved
 
@@ -209,10 +221,8 @@ class Ledgers(RuleBasedStateMachine):
         for uid in (*self.table, PodUid("no pod")):
             present = self.counted(uid)
             with self.ledger.beside(uid) as (others, leaving):
-                self.agree(
-                    others, [w.counted for w in present if not w.is_displaced] + self.remembered
-                )
-                self.agree(leaving, [w.counted for w in present if w.is_displaced])
+                self.agree(others, [w.counted for w in present if not leaves(w)] + self.remembered)
+                self.agree(leaving, [w.counted for w in present if leaves(w)])
 
     @invariant()
     def those_who_ask_are_known_in_their_order(self) -> None:

@@ -503,6 +503,12 @@ async def test_checkpoints_that_cannot_be(api: Api) -> None:
     )
 
 
+async def test_without_its_gate_nothing_is_checkpointed(tmp_path: Path) -> None:
+    api = Api(FakeKubeletApiView(root_dir=tmp_path), ApiOptions(checkpoints=False))
+    assert (await api.ask("/checkpoint/default/web-node1/web", "POST"))[0] == 404
+    assert not api.view.fake_runtime.checkpoints
+
+
 async def test_two_pods_of_one_name_are_told_apart_by_who_stays(api: Api) -> None:
     api.view.put(make_pod(uid="u2", metadata={
         "name": "web-node1", "namespace": "default", "uid": "u2",
