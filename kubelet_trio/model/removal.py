@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
@@ -26,8 +27,9 @@ _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 def remove_tree(root: Path) -> None:
     """Remove a directory tree; a missing one is no error.
 
-    The caller makes sure that `root` itself is not a mount point. Raises OSError: EBUSY for a
-    mount point below it, whose content stays untouched.
+    Others may remove files of it at the same time, as the garbage collection of logs does. The
+    caller makes sure that `root` itself is not a mount point. Raises OSError: EBUSY for a mount
+    point below it, whose content stays untouched.
     """
     try:
         top = _open(root)
@@ -37,7 +39,8 @@ def remove_tree(root: Path) -> None:
         _empty(top)
     finally:
         os.close(top)
-    root.rmdir()
+    with suppress(FileNotFoundError):
+        root.rmdir()
 
 
 def remove_entry(name: str, directory: int, most: int = 100_000) -> None:
@@ -74,15 +77,31 @@ def remove_empty(directory: Path) -> None:
 
 def _empty(top: int, most: float = float("inf")) -> None:
     fresh, left = _fresh_names(top), _Budget(most)
-    while entries := _entries(top):
+
+    def flatten(name: str) -> None:
+        moved = next(fresh)
+        os.rename(name, moved, src_dir_fd=top, dst_dir_fd=top)  # EBUSY: a mount point
+        _flatten(top, moved, fresh, left)
+
+    _remove_all(top, flatten, left)
+
+
+def _remove_all(directory: int, on_directory: Callable[[str], None], left: _Budget) -> None:
+    """Remove a directory's entries; `on_directory` takes those that are directories away."""
+    gone: set[str] = set()
+    while entries := _entries(directory):
         for name, is_directory in entries:
             left.take()
-            if is_directory:
-                moved = next(fresh)
-                os.rename(name, moved, src_dir_fd=top, dst_dir_fd=top)  # EBUSY: a mount point
-                _flatten(top, moved, fresh, left)
-            else:
-                os.unlink(name, dir_fd=top)
+            try:
+                if is_directory:
+                    on_directory(name)
+                else:
+                    os.unlink(name, dir_fd=directory)
+            except FileNotFoundError:
+                # Somebody else was faster. A file system that goes on listing it is broken.
+                if name in gone:
+                    raise
+                gone.add(name)
 
 
 @dataclass(slots=True)
@@ -101,13 +120,7 @@ def _flatten(top: int, name: str, fresh: Iterator[str], left: _Budget) -> None:
     """Remove a directory; its subdirectories move up to `top`, and are removed next."""
     directory = _open(name, top)
     try:
-        while entries := _entries(directory):
-            for entry, is_directory in entries:
-                left.take()
-                if is_directory:
-                    _move(entry, directory, next(fresh), top)
-                else:
-                    os.unlink(entry, dir_fd=directory)
+        _remove_all(directory, lambda entry: _move(entry, directory, next(fresh), top), left)
     finally:
         os.close(directory)
     os.rmdir(name, dir_fd=top)

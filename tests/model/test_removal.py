@@ -4,7 +4,10 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
@@ -63,6 +66,39 @@ def test_many_entries_go_in_batches(tmp_path: Path) -> None:
         (root / "d" / str(number)).touch()
     remove_tree(root)
     assert not root.exists()
+
+
+def test_another_may_remove_files_meanwhile(tmp_path: Path) -> None:
+    """As the garbage collection of logs does, while a pod's removal has come to them."""
+    root = tmp_path / "root"
+    (root / "d").mkdir(parents=True)
+    files = [root / "d" / f"{number}.log" for number in range(500)]
+    for file in files:
+        file.touch()
+    descriptor = os.open(root / "d", os.O_RDONLY | os.O_DIRECTORY)
+    begin = Barrier(2)
+
+    def collect() -> None:
+        begin.wait()
+        for file in reversed(files):
+            with suppress(FileNotFoundError):
+                os.unlink(file.name, dir_fd=descriptor)
+
+    with ThreadPoolExecutor(1) as pool:
+        collected = pool.submit(collect)
+        begin.wait()
+        remove_tree(root)
+        collected.result()
+    os.close(descriptor)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_system_that_lists_what_is_gone_holds_up_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kubelet_trio.model.removal._entries", lambda _: [("ghost", False)])
+    with pytest.raises(FileNotFoundError, match="ghost"):
+        remove_tree(tmp_path)
 
 
 def test_only_an_empty_directory_is_removed_as_one(tmp_path: Path) -> None:
