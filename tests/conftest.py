@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
 import re
 import tempfile
 from collections.abc import Iterator, MutableMapping
@@ -16,8 +17,14 @@ from hypothesis import settings
 
 from tests.harness.leftovers import left_unmounted
 
-# A deadline an example would measure the machine's other load, not the code.
-settings.register_profile("kubelet-trio", deadline=None, print_blob=True)
+# A deadline an example would measure the machine's other load, not the code. With
+# KUBELET_TRIO_DERANDOMIZE every run draws the same examples, as long as a test stays as it is.
+settings.register_profile(
+    "kubelet-trio",
+    deadline=None,
+    print_blob=True,
+    derandomize=bool(os.environ.get("KUBELET_TRIO_DERANDOMIZE")),
+)
 settings.load_profile("kubelet-trio")
 
 # Where rich is installed, structlog's own default draws each traceback with all local variables:
