@@ -95,7 +95,7 @@ def merge(
                 continue
             drop = DroppedPod(source, key, uid, f"{message}: ignored", manifest_of(pod))
             dropped[drop] = pod
-    # Until every source has delivered, a pod missing here may still be wanted: remove none.
+    # Until then what belongs to no known source may still be wanted.
     ready = all(source in snapshots and snapshots[source].is_complete for source in order)
     objects, hidden = _merge_objects(order, snapshots)
     incomplete = {name for name, snapshot in snapshots.items() if not snapshot.is_complete}

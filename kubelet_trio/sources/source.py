@@ -36,10 +36,11 @@ class Desired:
     """All pods that this node is to run, and their objects, over all sources."""
 
     pods: Mapping[PodUid, Pod] = field(default_factory=dict)
-    all_ready: bool = False  # every source has delivered once; until then, remove no pod
+    all_ready: bool = False  # every source has delivered once
     objects: Mapping[ObjectKey, ApiObject] = field(default_factory=dict)
     last_known: frozenset[PodUid] = frozenset()  # wanted before this start, not confirmed since
-    delivered: frozenset[str] = frozenset()  # the sources whose snapshot is complete
+    # The sources whose snapshot is complete: of theirs, no other pods are to run.
+    delivered: frozenset[str] = frozenset()
     problems: tuple[SourceProblem, ...] = ()  # pods dropped for others of their name or UID
     kept: frozenset[PodUid] = frozenset()  # not wanted, and not to be ended: see `SourceSnapshot`
 

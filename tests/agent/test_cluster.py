@@ -258,6 +258,28 @@ async def test_nothing_is_taken_down_before_the_server_has_spoken(
         assert len(world.host.calls("CreateContainer")) == 1
 
 
+async def test_a_manifest_that_goes_while_the_server_is_silent_takes_its_pod_along(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """What the server wants says nothing of it: it is not waited for, as the Go kubelet does."""
+    static = make_pod("etcd"), make_pod("proxy")
+    async with world.running(*static):
+        world.bind()
+        await world.wait(lambda: all(map(world.is_ready, ("web", "etcd-node", "proxy-node"))))
+    world.kube.go_down()
+    async with world.running(static[1]):
+        await trio.sleep(60)
+        names = {c.sandbox.metadata.name for c in world.host.runtime.alive()}
+        assert names == {"web", "proxy-node"}
+        world.feed.put()
+        await trio.sleep(60)
+        assert {c.sandbox.metadata.name for c in world.host.runtime.alive()} == {"web"}
+        world.kube.come_back()
+        await world.wait(lambda: world.gone("etcd-node") and world.gone("proxy-node"))
+        assert len(world.host.runtime.alive()) == 1
+        assert len(world.host.calls("CreateContainer")) == 3
+
+
 async def test_a_forced_deletion_ends_the_pod_and_a_new_one_of_its_name_starts(
     world: World, autojump_clock: MockClock
 ) -> None:

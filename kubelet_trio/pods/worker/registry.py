@@ -20,7 +20,6 @@ from lightkube.models.meta_v1 import ObjectMeta
 from kubelet_trio.containers import container_info, differs
 from kubelet_trio.model import (
     CONFIG_SOURCE,
-    PodKey,
     PodUid,
     RuntimePod,
     Slices,
@@ -87,7 +86,6 @@ class PodRegistry:
         self._is_listed = is_listed
         self._workers = workers if workers is not None else {}
         self._desired = Desired(pods={}, all_ready=False)
-        self._names: frozenset[PodKey] = frozenset()  # of the desired pods
         self._complete = trio.Event()
         self._reclaimed: set[PodUid] = set()  # directories that are being removed
         self._refused = RefusedPods(services)
@@ -168,7 +166,7 @@ class PodRegistry:
         was called meanwhile.
         """
         known = len(self._workers)
-        self._begin(desired)
+        self._desired = desired
         self._is_applying = True
         try:
             # First: a new pod may need the resources or the name of an old one.
@@ -208,17 +206,13 @@ class PodRegistry:
 
     def clear(self, desired: Desired) -> None:
         """End all workers: `desired` has no pods. Never blocks."""
-        self._begin(desired)
+        self._desired = desired
         if desired.all_ready:
             self._complete.set()
         for _ in self._end_unwanted():
             pass
         self._refused.forget_unwanted(desired.pods)
         self._admit(ResizeTrigger.POD_UPDATED)
-
-    def _begin(self, desired: Desired) -> None:
-        self._desired = desired
-        self._names = frozenset(pod_key(pod) for pod in desired.pods.values())
 
     def _apply_one(self, uid: PodUid, pod: Pod) -> None:
         worker = self._workers.get(uid)
@@ -404,10 +398,9 @@ class PodRegistry:
         desired = self._desired
         if pod_uid(pod) in desired.kept:
             return False
-        # If a desired pod has its name, its own source must have delivered, but not the others:
-        # they may depend on the new pod (an API server that is itself a static pod).
-        source = pod_annotations(pod).get(CONFIG_SOURCE)
-        return desired.all_ready or (source in desired.delivered and pod_key(pod) in self._names)
+        # Its own source must have delivered, but not the others, which may never do so, or depend
+        # on its end (an API server that is itself a static pod). Upstream waits for all of them.
+        return desired.all_ready or pod_annotations(pod).get(CONFIG_SOURCE) in desired.delivered
 
     def _end_orphan(self, uid: PodUid) -> None:
         """End a pod whose manifest was removed while the agent was down, with or without record."""
