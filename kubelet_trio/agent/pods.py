@@ -43,9 +43,15 @@ class CollectablePods:
     pleg: Pleg
     desired: AsyncValue[Desired]
 
+    async def wait_listed(self) -> None:
+        await self.pleg.wait_synced()
+
     async def wait_known(self) -> None:
         await self.pleg.wait_synced()
         await self.registry.wait_complete()
+
+    def are_known(self) -> bool:
+        return self.registry.is_complete
 
     def observed(self) -> Sequence[RuntimePod]:
         return list(self.pleg.cache.pods())

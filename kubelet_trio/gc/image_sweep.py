@@ -93,7 +93,10 @@ class ImageCollector:
         task_status.started()
         if self.policy.is_off:
             await trio.sleep_forever()
-        await self.pods.wait_known()
+        await self.pods.wait_listed()
+        # What a slow source wants may be among the images. One that never answers fills the disk.
+        with trio.move_on_after(PERIOD):
+            await self.pods.wait_known()
         while True:
             await self._collect_and_report()
             await trio.sleep(PERIOD)

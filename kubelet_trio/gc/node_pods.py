@@ -12,10 +12,18 @@ from kubelet_trio.model import PodUid, RuntimePod
 
 
 class NodePods(Protocol):
-    """The node's current pods. Only `wait_known` waits."""
+    """The node's current pods. Only `wait_listed` and `wait_known` wait."""
+
+    async def wait_listed(self) -> None:
+        """Wait until the runtime was listed once."""
+        ...
 
     async def wait_known(self) -> None:
         """Wait until every source has delivered once, and the runtime was listed once."""
+        ...
+
+    def are_known(self) -> bool:
+        """Whether every source has delivered once: before, a pod that is not wanted may come."""
         ...
 
     def observed(self) -> Sequence[RuntimePod]:

@@ -92,7 +92,8 @@ class ContainerCollector:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Collect until cancelled."""
         task_status.started()
-        await self._pods.wait_known()
+        # Not for the sources, of which one may never answer while pods go on crashing.
+        await self._pods.wait_listed()
         while True:
             with housekeeping_round("dead containers"), span("Containers/GarbageCollect"):
                 await self.collect()
@@ -222,6 +223,8 @@ class ContainerCollector:
         A failure does not stop the others.
         """
         removed = False
+        if not self._pods.are_known():
+            return removed
         for uid, directories in found.items():
             if self._pods.is_owned(uid):
                 continue

@@ -100,6 +100,44 @@ async def test_logs_stay_while_a_source_has_not_spoken(
         assert left.is_dir()
 
 
+async def test_dead_containers_sandboxes_and_old_logs_do_not_wait_for_a_silent_source(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    """It may never speak, and pods crash on meanwhile."""
+    pod = make_pod(image="exit-1")
+    async with node.running(pod, container_gc=ContainerPolicy(max_per_container=-1)):
+        await trio.sleep(30)
+        newest = max(node.runtime.sandboxes.values(), key=lambda s: s.created_at)
+        node.runtime.kill_sandbox(newest.id)
+        await trio.sleep(300)
+    before = attempts(node, "web-node")
+    assert len(before) > 3
+    assert len(node.runtime.sandboxes) == 2
+    left = node.base / "pods/default_gone_0f-1"
+    left.mkdir(parents=True)
+    async with node.running(silent=True):
+        await trio.sleep(200)
+        assert attempts(node, "web-node") == [max(before)]
+        assert logs(node) == [f"{max(before)}.log"]
+        assert len(node.runtime.sandboxes) == 1
+        assert left.is_dir()
+    assert not node.runtime.violations
+
+
+async def test_under_pressure_logs_stay_while_a_source_has_not_spoken(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    left = node.base / "pods/default_gone_0f-1"
+    left.mkdir(parents=True)
+    async with node.running(silent=True) as agent:
+        await trio.sleep(30)
+        await agent.parts.upkeep.containers.collect(all_unused=True)
+        assert left.is_dir()
+        node.feed.put()
+        await trio.sleep(90)
+        assert not left.exists()
+
+
 async def test_what_cannot_be_removed_is_told_and_tried_again(
     node: Node, autojump_clock: MockClock
 ) -> None:
@@ -153,6 +191,17 @@ async def test_images_go_until_the_disk_has_room_again(
         assert node.runtime.images.removed in (["a"], ["b"], ["c"])
         assert "run" in node.runtime.images.present
         assert ready(node.status(pod))
+
+
+async def test_images_wait_five_minutes_for_a_silent_source_and_not_for_ever(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    images_on(node, "a", "b", "c")
+    async with node.running(silent=True, image_gc=POLICY):
+        await trio.sleep(290)
+        assert node.runtime.images.removed == []
+        await trio.sleep(400)
+        assert node.runtime.images.removed in (["a"], ["b"], ["c"])
 
 
 async def test_images_that_are_wanted_pinned_or_the_sandboxes_stay_however_full_the_disk(

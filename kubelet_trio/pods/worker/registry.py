@@ -97,6 +97,11 @@ class PodRegistry:
         """Wait until every source has delivered once."""
         await self._complete.wait()
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether every source has delivered once."""
+        return self._complete.is_set()
+
     def is_owned(self, uid: PodUid) -> bool:
         """Whether a source wants the pod, it has a worker, or the runtime still holds it."""
         return uid in self._desired.pods or uid in self._workers or uid in self._known_uids()
@@ -350,7 +355,7 @@ class PodRegistry:
             return  # it ends with this
         if self._take_over():
             self._admitter.admit(
-                self._ledger, self._workers, trigger=trigger, all_known=self._complete.is_set()
+                self._ledger, self._workers, trigger=trigger, all_known=self.is_complete
             )
 
     def _admit_new(self) -> None:
@@ -359,7 +364,7 @@ class PodRegistry:
             self._admitter.admit(
                 *(self._ledger, self._workers),
                 trigger=ResizeTrigger.PODS_ADDED,
-                all_known=self._complete.is_set(),
+                all_known=self.is_complete,
                 resizes=False,
             )
 
