@@ -85,7 +85,7 @@ class CsiNodeObject:
         task_status.started()
         if self._problem is not None:
             await self._initialize()
-        backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY)
+        backoff, told = Backoff(_FIRST_DELAY, _LONGEST_DELAY), ""
         while True:
             node = await self._known_node()
             seen = drivers.value
@@ -93,9 +93,14 @@ class CsiNodeObject:
                 await self._sync(node, drivers)
             except (CsiNodeError, KubeUnavailableError) as exc:
                 delay = backoff.next_delay()
-                log.warning("csi_node.write_failed", error=str(exc), retry_in=delay)
+                if str(exc) != told:
+                    told = str(exc)
+                    log.warning("csi_node.write_failed", error=told)
             else:
                 backoff.reset()
+                if told:
+                    told = ""
+                    log.info("csi_node.written")
                 delay = _jittered(_CHECK)
             with trio.move_on_after(delay):
                 await wait_any(

@@ -86,6 +86,7 @@ class NodeHeartbeat:
         task_status.started()
         if self._identity.register:
             await self._node.value.wait_value(lambda node: node is not None)
+        told = ""
         while True:
             self._wake.clear()
             try:
@@ -96,10 +97,15 @@ class NodeHeartbeat:
                 # Not woken meanwhile: while the server does not answer, a report only fails.
                 delay = self._backoff.next_delay()
                 problem = str(exc) or "no answer in time"
-                log.warning("node.status_failed", error=problem, retry_in=delay)
+                if problem != told:
+                    told = problem
+                    log.warning("node.status_failed", error=problem)
                 await trio.sleep(delay)
             else:
                 self._backoff.reset()
+                if told:
+                    told = ""
+                    log.info("node.status_reported")
                 with trio.move_on_after(self._periods.update * random.uniform(1, 1 + _JITTER)):
                     await self._wake.wait_ring()
 

@@ -75,7 +75,7 @@ class NodeLease:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Renew until cancelled."""
         task_status.started()
-        backoff = Backoff(_FIRST_RETRY, _LAST_RETRY)
+        backoff, told = Backoff(_FIRST_RETRY, _LAST_RETRY), ""
         while True:
             node = await self.node.value.wait_value(lambda value: value is not None)
             try:
@@ -84,10 +84,15 @@ class NodeLease:
             except (KubeError, KubeUnavailableError, trio.TooSlowError) as exc:
                 delay = backoff.next_delay()
                 problem = str(exc) or f"no answer within {CALL_LIMIT:g}s"
-                log.warning("node.lease_failed", error=problem, retry_in=delay)
+                if problem != told:
+                    told = problem
+                    log.warning("node.lease_failed", error=problem)
                 await trio.sleep(delay)
                 continue
             backoff.reset()
+            if told:
+                told = ""
+                log.info("node.lease_renewed")
             # Jitter, so that the renewals of many nodes spread out.
             await trio.sleep(self.seconds / _RENEWALS * random.uniform(1, 1 + _JITTER))
 

@@ -74,7 +74,7 @@ class Registration:
         task_status.started()
         if not self.identity.register:
             return
-        backoff = Backoff(_FIRST_RETRY, _LAST_RETRY)
+        backoff, told = Backoff(_FIRST_RETRY, _LAST_RETRY), ""
         while True:
             try:
                 if self.startup is not None:
@@ -84,7 +84,9 @@ class Registration:
             except (KubeError, KubeUnavailableError, trio.TooSlowError) as exc:
                 delay = backoff.next_delay()
                 problem = str(exc) or f"no answer within {CALL_LIMIT:g}s"
-                log.warning("node.register_failed", error=problem, retry_in=delay)
+                if problem != told:
+                    told = problem
+                    log.warning("node.register_failed", error=problem)
             else:
                 log.info("node.registered", node=self.identity.name)
                 return

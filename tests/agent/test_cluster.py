@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 import trio
 from lightkube.models import core_v1
 from lightkube.models.core_v1 import Container, Node, Pod, PodSpec, PodStatus
@@ -278,6 +280,32 @@ async def test_a_manifest_that_goes_while_the_server_is_silent_takes_its_pod_alo
         await world.wait(lambda: world.gone("etcd-node") and world.gone("proxy-node"))
         assert len(world.host.runtime.alive()) == 1
         assert len(world.host.calls("CreateContainer")) == 3
+
+
+@pytest.mark.parametrize("cut", ["go_down", "hang"])
+async def test_a_server_that_is_away_for_long_takes_a_line_of_the_log_for_each_of_its_users(
+    world: World, autojump_clock: MockClock, cut: str
+) -> None:
+    async with world.running():
+        world.bind()
+        await world.wait(world.is_ready)
+        await trio.sleep(60)
+        with structlog.testing.capture_logs() as logs:
+            getattr(world.kube, cut)()
+            await trio.sleep(1200)
+        told = Counter(line["event"] for line in logs if line["log_level"] == "warning")
+        del told["kube.reflector"]  # one for each kind of object
+        assert told == {"node.lease_failed": 1, "node.status_failed": 1, "csi_node.write_failed": 1}
+        with structlog.testing.capture_logs() as logs:
+            world.kube.come_back()
+            await trio.sleep(120)
+        shown = {line["event"] for line in logs if line["log_level"] == "info"}
+        assert {"node.lease_renewed", "node.status_reported", "csi_node.written"} <= shown
+    getattr(world.kube, cut)()
+    with structlog.testing.capture_logs() as logs:
+        async with world.running():
+            await trio.sleep(1200)
+    assert [line["event"] for line in logs].count("node.register_failed") == 1
 
 
 async def test_a_forced_deletion_ends_the_pod_and_a_new_one_of_its_name_starts(
