@@ -14,7 +14,7 @@ import trio
 from trio.testing import MockClock
 
 from kubelet_trio.cli.logging import configure_logging
-from kubelet_trio.cri import ExecResult
+from kubelet_trio.cri import ExecResult, RuntimeCallError
 from kubelet_trio.model import pod_uid, set_verbosity
 from kubelet_trio.testing import FakeExec, FaultKind
 from tests.agent.node import Node, make_pod
@@ -89,3 +89,30 @@ async def test_text_has_the_same_keys(
     (failed,) = [line for line in log.getvalue().splitlines() if " pod.step_failed " in line]
     assert f" pod.step_failed pod=default/web-node podUID={pod_uid(pod)} reason=" in failed
     assert failed.endswith(f" child=kubelet/pods/default/web-node@{pod_uid(pod)}")
+
+
+async def test_a_step_that_fails_again_and_again_is_one_line_for_each_reason(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    node, pod = Node(tmp_path), make_pod()
+
+    def fails(message: str) -> None:
+        node.runtime.faults.clear()
+        error = RuntimeCallError("RunPodSandbox", message)
+        node.runtime.faults.add(FaultKind.ERROR, "RunPodSandbox", error=error, times=None)
+
+    fails("no network")
+    with structlog.testing.capture_logs() as logs:
+        async with node.running(pod):
+            await trio.sleep(300)
+            fails("no image")
+            await trio.sleep(300)
+            node.runtime.faults.clear()
+            await trio.sleep(60)
+            (sandbox,) = node.runtime.sandboxes.values()
+            fails("no image")
+            node.runtime.kill_sandbox(sandbox.id)
+            await trio.sleep(300)
+    assert len(node.calls("RunPodSandbox")) > 20
+    told = [line["error"] for line in logs if line["event"] == "pod.step_failed"]
+    assert [text.rpartition(": ")[2] for text in told] == ["no network", "no image", "no image"]

@@ -102,6 +102,7 @@ class PodSync:
         self._refresh_at = 0.0  # trio time at which the volumes are due
         self._asked: frozenset[ContainerId] = NOTHING  # to restart
         self._synced: Pod | None = None  # of the last round
+        self._told = ""  # the failure that is in the log
 
     def retry(self) -> None:
         """End the waits after failures: their cause may be gone."""
@@ -244,7 +245,9 @@ class PodSync:
             self._note_failed_resize(pod, exc)
             failed, is_resized = exc.failed, False
         except StepError as exc:
-            log.warning("pod.step_failed", reason=exc.reason, error=exc.message)
+            if str(exc) != self._told:  # it may fail so every few seconds, for days
+                self._told = str(exc)
+                log.warning("pod.step_failed", reason=exc.reason, error=exc.message)
             current_span().fail(exc.message)
             self._event(pod, "Warning", exc.reason, exc.message)
             self.holds.hold_pod(WaitingReason(exc.reason, exc.message))
@@ -252,6 +255,7 @@ class PodSync:
             return False
         finally:
             self._progress.at("")
+        self._told = ""
         for name, error in failed.items():
             current_span().fail(f"container {name}: {error}")
         tried = [start.container.spec.name for start in plan.start]
