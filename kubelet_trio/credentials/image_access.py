@@ -14,7 +14,7 @@ from typing import Protocol
 
 import trio
 
-from kubelet_trio.credentials.matching import Login, repository
+from kubelet_trio.credentials.matching import Login, repository, untagged
 from kubelet_trio.credentials.pull_files import Loaded, PullFiles
 from kubelet_trio.credentials.pulled import (
     Access,
@@ -110,7 +110,7 @@ class ImageAccess:
         if found is Access.UNKNOWN or record is None:
             return _MUST_PROVE
         own = await logins()
-        known_here = record.credential_mapping[repository(image)]
+        known_here = record.credential_mapping[untagged(image)]
         is_known, addition = match(known_here, secrets_of(own), accounts_of(own))
         if addition is not None:
             async with self._lock:

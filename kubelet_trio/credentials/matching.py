@@ -53,11 +53,15 @@ class Login:
 Logins = Mapping[str, Login]  # by location, as in a docker config
 
 
+def untagged(image: str) -> str:
+    """Return an image's name as it is written, without tag and digest: `busybox:1` is `busybox`."""
+    head, slash, last = image.partition("@")[0].rpartition("/")
+    return f"{head}{slash}{last.partition(':')[0]}"
+
+
 def repository(image: str) -> str:
     """Return an image's full repository: `busybox:1` is `docker.io/library/busybox`."""
-    name = image.partition("@")[0]
-    head, slash, last = name.rpartition("/")
-    name = f"{head}{slash}{last.partition(':')[0]}"
+    name = untagged(image)
     first, slash, rest = name.partition("/")
     # As reference.ParseNormalizedNamed: without a dot, a colon or an upper-case letter, the first
     # part is no registry unless it is `localhost`.

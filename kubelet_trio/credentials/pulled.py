@@ -4,6 +4,9 @@
 - An image pulled with a credential provider's login for a service account is for its pods.
 - An image pulled without a login, or with the node's own, is for all pods.
 
+Names of images are compared as pods write them: which registry a short one such as `busybox` means
+depends on the runtime.
+
 The records have the Go kubelet's format, so that either agent can continue with the other's.
 Source: KEP-2535, pkg/kubelet/images/pullmanager (1.36).
 """
@@ -19,7 +22,13 @@ from enum import Enum
 
 import msgspec
 
-from kubelet_trio.credentials.matching import AccountSource, Login, SecretSource, repository
+from kubelet_trio.credentials.matching import (
+    AccountSource,
+    Login,
+    SecretSource,
+    repository,
+    untagged,
+)
 from kubelet_trio.model import sha256
 
 GROUP = "kubelet.config.k8s.io/"
@@ -70,7 +79,7 @@ class PullCredentials(
 class PulledRecord(
     msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True
 ):
-    """An image that a kubelet pulled, and by repository who may use it."""
+    """An image that a kubelet pulled, and by its name without tag and digest who may use it."""
 
     kind: str
     api_version: str
@@ -143,7 +152,7 @@ def merged(
 
     `credentials` is None for a pull with unknown credentials.
     """
-    name = repository(image)
+    name = untagged(image)
     if record is None:
         mapping = {} if credentials is None else {name: credentials}
         return _record(image_ref, mapping, now)
@@ -192,7 +201,7 @@ class PullVerification:
     """`imagePullCredentialsVerificationPolicy`, and the allowlist of one of its values."""
 
     policy: str = "NeverVerifyPreloadedImages"
-    allowlist: tuple[str, ...] = ()  # repositories, or prefixes with `/*`
+    allowlist: tuple[str, ...] = ()  # names without tag and digest, or prefixes with `/*`
 
     @property
     def is_off(self) -> bool:
@@ -203,7 +212,7 @@ class PullVerification:
         if self.policy == "NeverVerifyPreloadedImages":
             return pulled_here
         if self.policy == "NeverVerifyAllowlistedImages":
-            return not self._is_allowlisted(repository(image))
+            return not self._is_allowlisted(untagged(image))
         return self.policy == "AlwaysVerify"
 
     def _is_allowlisted(self, name: str) -> bool:
@@ -227,7 +236,7 @@ def access(
     """Return what the records decide; `pulled_here`: a kubelet pulled the image, or began to."""
     if not policy.is_for(image, pulled_here=pulled_here):
         return Access.GRANTED
-    known = record.credential_mapping.get(repository(image)) if record is not None else None
+    known = record.credential_mapping.get(untagged(image)) if record is not None else None
     if known is None:
         return Access.UNKNOWN
     if known.node_pods_accessible:
@@ -281,6 +290,6 @@ def allowlist_problem(pattern: str) -> str:
         return "" if name != "/" else "at least registry hostname is required"
     if any(not _NAME.fullmatch(part) for part in repository(name).split("/")[1:]):
         return f"failed to parse as an image name: {pattern}"
-    if name != repository(name):
-        return f"neither tag nor digest is accepted, and the registry is needed: {pattern}"
+    if name != untagged(name):
+        return f"neither tag nor digest is accepted in an image reference: {pattern}"
     return ""

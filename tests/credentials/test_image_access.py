@@ -14,7 +14,7 @@ from lightkube.models.core_v1 import Container, LocalObjectReference, Pod, PodSp
 from lightkube.models.meta_v1 import ObjectMeta
 from trio.testing import MockClock
 
-from kubelet_trio.credentials import ImageAccess, PullVerification
+from kubelet_trio.credentials import ImageAccess, Login, PullVerification
 from kubelet_trio.credentials.pulled import file_name
 from kubelet_trio.cri import ImagePullError, v1
 from kubelet_trio.model import (
@@ -154,6 +154,20 @@ async def test_the_record_is_as_the_go_kubelet_writes_it(node: Node) -> None:
     assert node.intents() == []
     manager = node.root / "image_manager"
     assert {p.stat().st_mode & 0o777 for p in (manager, *manager.iterdir())} == {0o700}
+
+
+async def test_a_record_has_the_name_as_the_pod_writes_it(node: Node) -> None:
+    """As the Go kubelet's: which registry a short name means depends on the runtime."""
+    image = "app:1"
+    await node.access.begin(image)
+    await node.access.pulled(image, ID, None)
+    assert node.record()["credentialMapping"] == {"app": {"nodePodsAccessible": True}}
+
+    async def none() -> list[Login]:
+        return []
+
+    assert not await node.access.must_pull("app:2", ID, none)
+    assert await node.access.must_pull("docker.io/library/app:1", ID, none)
 
 
 async def test_a_record_of_the_go_kubelet_counts(node: Node) -> None:

@@ -66,14 +66,21 @@ def record(**mapping: PullCredentials) -> PulledRecord:
         ("AlwaysVerify", IMAGE, record(app=ALL), True, Access.GRANTED),
         ("NeverVerifyAllowlistedImages", IMAGE, None, False, Access.UNKNOWN),
         ("NeverVerifyAllowlistedImages", "spared.example/x/y:2", None, True, Access.GRANTED),
-        ("NeverVerifyAllowlistedImages", "busybox", None, True, Access.GRANTED),
+        ("NeverVerifyAllowlistedImages", "busybox", None, True, Access.UNKNOWN),
+        ("NeverVerifyAllowlistedImages", "team/app", None, True, Access.UNKNOWN),
+        ("NeverVerifyAllowlistedImages", "alpine", None, True, Access.GRANTED),
+        ("NeverVerifyAllowlistedImages", "alpine:3", None, True, Access.GRANTED),
+        ("NeverVerifyAllowlistedImages", "alpine@sha256:" + "0" * 64, None, True, Access.GRANTED),
+        ("NeverVerifyAllowlistedImages", "docker.io/library/alpine", None, True, Access.UNKNOWN),
         ("NeverVerifyAllowlistedImages", "docker.io/library/busybox2", None, True, Access.UNKNOWN),
     ],
 )
 def test_what_the_records_say(
     policy: str, image: str, known: PulledRecord | None, pulled_here: bool, expected: Access
 ) -> None:
-    verification = PullVerification(policy, ("docker.io/library/busybox", "spared.example/*"))
+    # As pods write the name: what it is short for depends on the runtime.
+    spared = ("docker.io/library/busybox", "docker.io/team/*", "alpine", "spared.example/*")
+    verification = PullVerification(policy, spared)
     assert access(verification, image, known, pulled_here=pulled_here) is expected
 
 
@@ -201,8 +208,12 @@ def test_hashes_are_of_what_go_encodes(login: Login, encoded: str) -> None:
         ("/*", "at least registry hostname"),
         ("", "too short"),
         ("reg.example/App", "failed to parse"),
-        ("reg.example/app:1", "neither tag nor digest"),
-        ("busybox", "the registry is needed"),
+        ("reg.example/app:1", "neither tag nor digest is accepted in an image reference"),
+        ("reg.example:5000", "neither tag nor digest"),
+        ("reg.example/app@sha256:" + "0" * 64, "neither tag nor digest"),
+        ("reg.example/", "failed to parse"),
+        ("busybox", ""),
+        ("team/busybox", ""),
     ],
 )
 def test_allowlists(pattern: str, problem: str) -> None:
