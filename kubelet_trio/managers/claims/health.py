@@ -18,7 +18,7 @@ from typing import NamedTuple
 HEALTHY, UNHEALTHY, UNKNOWN = "Healthy", "Unhealthy", "Unknown"
 DEFAULT_TIMEOUT = 30.0  # s: DefaultHealthTimeout
 MOST_DEVICES = 10_000  # of one instance; upstream has no limit
-_MOST_MESSAGE = 1024  # characters; a longer one is cut to 1021, and "..."
+_MOST_MESSAGE = 1024  # bytes: ResourceHealthMessageMaxLength; the API server counts them
 _NOTHING = (UNKNOWN, "")
 
 Shown = tuple[str, str]  # status and message
@@ -131,4 +131,7 @@ def next_expiry(feed: HealthFeed) -> float:
 
 def bounded_message(text: str) -> str:
     """Return a driver's message as the API takes it."""
-    return text if len(text) <= _MOST_MESSAGE else text[: _MOST_MESSAGE - 3] + "..."
+    data = text.encode()
+    if len(data) <= _MOST_MESSAGE:
+        return text
+    return data[: _MOST_MESSAGE - 3].decode(errors="ignore") + "..."  # no half character

@@ -103,8 +103,8 @@ def check_claim(pod: Pod, used: PodClaim, claim: ResourceClaim) -> Claim:
     assert found is not None  # of an object of the API
     if used.is_own and not _is_owner(pod, claim):
         raise ClaimError(
-            f"ResourceClaim {found.namespace}/{found.name} was not created for pod {pod_key(pod)} "
-            "(pod is not owner)"
+            f"ResourceClaim {found.namespace}/{found.name} was not created for Pod {pod_key(pod)} "
+            "(Pod is not owner)"
         )
     reserved = (claim.status.reservedFor if claim.status is not None else None) or ()
     if all(user.uid != pod_uid(pod) for user in reserved):
@@ -225,8 +225,9 @@ def claim_health(
 ) -> tuple[ClaimHealth, ...]:
     """Return the health of a container's devices, for each claim or request that it names.
 
-    Upstream shows all devices of a claim, whatever the request. `messages` says whether messages
-    are wanted (ResourceHealthStatusMessage). Raises `ClaimError` as `pod_claims` does.
+    Of devices with the same first CDI name, the first is shown, as upstream. `messages` says
+    whether messages are wanted (ResourceHealthStatusMessage). Raises `ClaimError` as `pod_claims`
+    does.
     """
     found = []
     # Devices of extended resources: KEP-5004 leaves their health to a later release.
@@ -235,12 +236,12 @@ def claim_health(
         if claim is None:
             continue
         name = f"claim:{used.name}/{request}" if request else f"claim:{used.name}"
-        devices = {}
+        devices: dict[str, tuple[str, str]] = {}
         for driver, device in devices_for(claim, request):
             health, message = healths.health(driver, device.pool, device.device)
             plain = f"{driver}/{device.pool}/{device.device}"
             shown = next(iter(device.cdi_ids), plain)
-            devices[shown] = (health, message if messages else "")
+            devices.setdefault(shown, (health, message if messages else ""))
         if devices:
             found.append(ClaimHealth(name, devices))
     return tuple(found)

@@ -117,6 +117,9 @@ def test_told_changes_add_up_to_what_is_shown(steps: list[tuple[str, int, str, i
 def test_a_message_is_cut_as_the_api_says() -> None:
     assert bounded_message("x" * 1024) == "x" * 1024
     assert bounded_message("x" * 1025) == "x" * 1021 + "..."
+    # The API counts bytes, and refuses the whole status otherwise.
+    assert bounded_message("°" * 512) == "°" * 512
+    assert bounded_message("°" * 513) == "°" * 510 + "..."
 
 
 def healths(node: DraNode) -> list[tuple[str, str]]:

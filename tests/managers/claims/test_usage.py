@@ -74,12 +74,12 @@ def test_a_claim_has_the_drivers_of_its_allocation() -> None:
         (
             OWN,
             claim_object("one", GPUS),
-            "ResourceClaim ns/one was not created for pod ns/p1 (pod is not owner)",
+            "ResourceClaim ns/one was not created for Pod ns/p1 (Pod is not owner)",
         ),
         (
             OWN,
             claim_object("one", GPUS, owner="p2"),
-            "ResourceClaim ns/one was not created for pod ns/p1 (pod is not owner)",
+            "ResourceClaim ns/one was not created for Pod ns/p1 (Pod is not owner)",
         ),
         (
             SHARED,
@@ -103,7 +103,7 @@ def test_an_owner_that_is_no_controller_does_not_count() -> None:
     claim = claim_object("one", GPUS)
     assert claim.metadata is not None
     claim.metadata.ownerReferences = [OwnerReference("v1", "Pod", "p1", "p1")]
-    with pytest.raises(ClaimError, match="pod is not owner"):
+    with pytest.raises(ClaimError, match="Pod is not owner"):
         check_claim(pod_using("a="), OWN, claim)
 
 
@@ -201,6 +201,15 @@ def test_a_device_without_cdi_name_is_shown_by_its_own() -> None:
         {ClaimKey("ns", "one"): claim}, pod_using("a=one"), using("x", "a"), Healths()
     )
     assert found.devices == {f"{GPUS}/pool/g0": ("Unhealthy", "hot")}
+
+
+def test_of_devices_with_one_cdi_name_the_first_is_shown() -> None:
+    devices = (ClaimDevice("pool", "g0", cdi_ids=("v/c=all",)), device("all"))
+    claim = Claim(ClaimRef("ns", "one", "u"), drivers={GPUS: devices})
+    (found,) = claim_health(
+        {ClaimKey("ns", "one"): claim}, pod_using("a=one"), using("x", "a"), Healths()
+    )
+    assert found.devices == {"v/c=all": ("Unhealthy", "hot")}
 
 
 def test_cdi_devices_come_with_those_of_device_plugins() -> None:
