@@ -107,7 +107,8 @@ def pod_references(pod: Pod) -> Iterator[ObjectKey]:
     if spec(pod).runtimeClassName:
         yield runtime_class_key(spec(pod).runtimeClassName)
     for secret in spec(pod).imagePullSecrets or ():
-        yield secret_key(namespace, secret.name)
+        if secret.name:  # the API server lets empty names pass: kubernetes/kubernetes#99454
+            yield secret_key(namespace, secret.name)
     for container in pod_containers(pod):
         yield from container_references(namespace, container.spec)
     for volume in spec(pod).volumes or ():

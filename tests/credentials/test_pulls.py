@@ -11,7 +11,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 
 from kubelet_trio.cri import v1
 from kubelet_trio.model import EventType, ObjectRef, PodContainer, SystemClock, pod_containers
-from kubelet_trio.objects import LocalObjects, object_key
+from kubelet_trio.objects import LocalObjects, object_key, pod_references
 from kubelet_trio.pods import ImageError, ImagePuller
 from kubelet_trio.testing import FakeRuntime
 
@@ -79,6 +79,14 @@ async def test_a_missing_secret_is_told_and_the_pull_goes_on() -> None:
         "Unable to retrieve some image pull secrets (gone); "
         "attempting to pull the image may not succeed.",
     )
+
+
+async def test_an_entry_without_a_name_is_no_secret() -> None:
+    """The API server lets it pass (kubernetes/kubernetes#99454)."""
+    node = Node(secret("one", "a"))
+    assert await node.pull(pod("", "one")) == ["a"]
+    assert "FailedToRetrieveImagePullSecret" not in [reason for reason, _text in node.told]
+    assert [key.name for key in pod_references(pod("", "one"))] == ["one"]
 
 
 async def test_where_no_login_is_taken_the_last_refusal_is_told() -> None:

@@ -419,7 +419,7 @@ class ImagePuller:
 
     async def _own_logins(self, request: ImageRequest) -> list[Logins]:
         """Return the logins of the pod's imagePullSecrets. Raises ValueError naming a bad one."""
-        names = [ref.name or "" for ref in spec(request.pod).imagePullSecrets or ()]
+        names = [ref.name for ref in spec(request.pod).imagePullSecrets or () if ref.name]
         logins, missing = [], []
         for name in dict.fromkeys(names):
             key = secret_key(pod_key(request.pod).namespace, name)
