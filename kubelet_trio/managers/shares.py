@@ -96,12 +96,12 @@ NO_SHARE = ContainerShare()
 
 
 def with_cdi(share: ContainerShare, names: Collection[str]) -> ContainerShare:
-    """Return the share with further CDI devices."""
+    """Return the share with further CDI devices, before its own: GetResources in pkg/kubelet/cm."""
     if not names:
         return share
     devices = share.devices or DeviceOptions()
     return replace(
-        share, devices=replace(devices, cdi=tuple(dict.fromkeys((*devices.cdi, *names))))
+        share, devices=replace(devices, cdi=tuple(dict.fromkeys((*names, *devices.cdi))))
     )
 
 

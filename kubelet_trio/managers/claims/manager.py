@@ -298,13 +298,13 @@ class ResourceClaims:
         return cdi_ids(self._held(pod), pod, container, extended=self._extended)
 
     def claims_of(self, pod: Pod, container: Container) -> tuple[Claim, ...]:
-        """Return the prepared claims that a container uses."""
+        """Return the prepared claims that a container uses, in the order of its pod's spec."""
         try:
-            used = {a.claim.key for a in asked_by(pod, container, extended=self._extended)}
+            used = [a.claim.key for a in asked_by(pod, container, extended=self._extended)]
         except ClaimError:
             return ()
         held = self._held(pod)
-        return tuple(held[key] for key in sorted(used) if key in held)
+        return tuple(held[key] for key in dict.fromkeys(used) if key in held)
 
     def devices_of(self, pod: Pod, container: Container) -> tuple[tuple[str, ClaimDevice], ...]:
         """Return the devices that a container has, each with its driver."""

@@ -204,12 +204,10 @@ def cdi_ids(
     for used, request in asked_by(pod, container, extended=extended):
         claim = claims.get(used.key)
         if claim is None:
-            where = (
-                f"for ResourceClaim {used.key.name}"
-                if used.name
-                else f"for claim {used.key.name} in namespace {used.key.namespace}"
+            raise ClaimError(
+                f"internal error: unable to get claim info for ResourceClaim {used.key.name} "
+                f"in namespace {used.key.namespace}"
             )
-            raise ClaimError(f"unable to get claim info {where}")
         for _, device in devices_for(claim, request):
             found.update(dict.fromkeys(device.cdi_ids))
     return tuple(found)

@@ -85,6 +85,17 @@ async def test_the_pod_is_on_disk_before_a_driver_is_asked(
     assert found[0][ClaimKey("ns", "one")].pods == {P1}
 
 
+async def test_the_claims_of_a_container_are_in_the_order_of_its_pod(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    node.add(claim_object("one", GPUS), claim_object("two", GPUS))
+    pod = pod_using("a=two", "b=one")
+    await node.claims.prepare(pod)
+    assert pod.spec is not None
+    found = node.claims.claims_of(pod, pod.spec.containers[0])
+    assert [claim.ref.name for claim in found] == ["two", "one"]
+
+
 async def test_a_shared_claim_is_prepared_once_and_given_back_by_the_last(
     node: Node, autojump_clock: MockClock
 ) -> None:
@@ -244,7 +255,7 @@ async def test_a_pod_has_nothing_of_the_claim_that_its_own_waits_for(
     assert node.claims.claims_of(pod, main) == ()
     assert node.claims.devices_of(pod, main) == ()
     assert node.claims.health(pod, main, HealthBook()) == ()
-    with pytest.raises(ClaimError, match="unable to get claim info for ResourceClaim one"):
+    with pytest.raises(ClaimError, match="unable to get claim info for ResourceClaim one in"):
         node.claims.cdi_ids(pod, main)
 
 

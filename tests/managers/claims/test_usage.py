@@ -150,7 +150,8 @@ def test_a_container_gets_the_devices_of_its_requests(
 
 def test_a_container_of_a_claim_that_is_not_known() -> None:
     pod = pod_using("a=three")
-    with pytest.raises(ClaimError, match="unable to get claim info for ResourceClaim three"):
+    text = "internal error: unable to get claim info for ResourceClaim three in namespace ns"
+    with pytest.raises(ClaimError, match=f"^{text}$"):
         cdi_ids(PREPARED, pod, using("main", "a"))
     assert cdi_ids(PREPARED, pod, using("other")) == ()
 
@@ -212,10 +213,13 @@ def test_of_devices_with_one_cdi_name_the_first_is_shown() -> None:
     assert found.devices == {"v/c=all": ("Unhealthy", "hot")}
 
 
-def test_cdi_devices_come_with_those_of_device_plugins() -> None:
+def test_cdi_devices_come_before_those_of_device_plugins() -> None:
     plugged = ContainerShare(cpuset_cpus="1", devices=DeviceOptions(env={"A": "b"}, cdi=("p=1",)))
-    both = with_cdi(plugged, ("p=1", "c=2"))
+    both = with_cdi(plugged, ("c=2", "p=1", "c=3"))
     assert both.cpuset_cpus == "1"
-    assert both.devices == DeviceOptions(env={"A": "b"}, cdi=("p=1", "c=2"))
+    assert both.devices == DeviceOptions(env={"A": "b"}, cdi=("c=2", "p=1", "c=3"))
+    after = with_cdi(plugged, ("c=2",)).devices
+    assert after is not None
+    assert after.cdi == ("c=2", "p=1")
     assert with_cdi(NO_SHARE, ("c=2",)).devices == DeviceOptions(cdi=("c=2",))
     assert with_cdi(NO_SHARE, ()) is NO_SHARE
