@@ -21,7 +21,7 @@ from kubelet_trio.agent import Agent, AgentSettings, ApiServer, ClusterSettings,
 from kubelet_trio.containers import NodeSettings
 from kubelet_trio.kube import KubeError
 from kubelet_trio.managers import LoadedManagers, load_claims
-from kubelet_trio.model import Watcher, metadata, spec
+from kubelet_trio.model import NANO, Watcher, metadata, spec
 from kubelet_trio.node import NodeIdentity, NodeResources
 from kubelet_trio.node.observer import go_version
 from kubelet_trio.objects import ChangeDetection
@@ -280,6 +280,32 @@ async def test_a_manifest_that_goes_while_the_server_is_silent_takes_its_pod_alo
         await world.wait(lambda: world.gone("etcd-node") and world.gone("proxy-node"))
         assert len(world.host.runtime.alive()) == 1
         assert len(world.host.calls("CreateContainer")) == 3
+
+
+async def test_a_static_pod_is_resized_while_the_server_is_silent(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """What the pods of the server hold is known from their records."""
+    world.host.allocatable = {"cpu": 2 * NANO, "memory": NANO << 30, "pods": 10 * NANO}
+    async with world.running(sized("100m")):
+        world.bind(resources=core_v1.ResourceRequirements(requests={"cpu": "1"}))
+        await world.wait(lambda: world.is_ready("etcd-node") and world.is_ready())
+    world.kube.go_down()
+    async with world.running(sized("100m")) as agent:
+
+        def allocated() -> object:
+            (pod,) = (p for p in agent.pods.value.values() if metadata(p).name == "etcd-node")
+            statuses = (pod.status or PodStatus()).containerStatuses or ()
+            return [status.allocatedResources for status in statuses]
+
+        await trio.sleep(60)
+        world.feed.put(sized("800m"))
+        await trio.sleep(60)
+        assert allocated() == [{"cpu": "800m"}]
+        world.feed.put(sized("1200m"))
+        await trio.sleep(60)
+        assert allocated() == [{"cpu": "800m"}]
+        assert len(world.host.calls("CreateContainer")) == 2
 
 
 @pytest.mark.parametrize("cut", ["go_down", "hang"])

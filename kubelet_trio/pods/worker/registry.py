@@ -355,7 +355,7 @@ class PodRegistry:
             return  # it ends with this
         if self._take_over():
             self._admitter.admit(
-                self._ledger, self._workers, trigger=trigger, all_known=self.is_complete
+                self._ledger, self._workers, trigger=trigger, all_known=self._knows_all()
             )
 
     def _admit_new(self) -> None:
@@ -364,9 +364,18 @@ class PodRegistry:
             self._admitter.admit(
                 *(self._ledger, self._workers),
                 trigger=ResizeTrigger.PODS_ADDED,
-                all_known=self.is_complete,
+                all_known=self._knows_all(),
                 resizes=False,
             )
+
+    def _knows_all(self) -> bool:
+        """Whether every pod that holds something of the node has a worker or a record.
+
+        Upstream waits for all sources, because it has no records.
+        """
+        return self.is_complete or all(
+            uid in self._workers or uid in self._records for uid in self._known_uids()
+        )
 
     def _take_over(self) -> bool:
         """Admit what another kubelet has started; return whether the runtime has been listed."""
