@@ -143,8 +143,13 @@ class PodManagers(Protocol):
         """Reserve what a pod needs; what the pods `replaces` have is free. Return why not."""
         ...
 
-    def would_refuse(self, pod: Pod, leaving: Collection[PodUid]) -> Refusal | None:
-        """Return why a pod would not be admitted even once other pods have left."""
+    def would_refuse(
+        self, pod: Pod, leaving: Collection[PodUid], *, counts: bool = False
+    ) -> Refusal | None:
+        """Return why a pod would not be admitted even once other pods have left.
+
+        `counts`: as an admission in the metrics.
+        """
         ...
 
     def adopt(self, pod: Pod) -> None:
@@ -202,7 +207,9 @@ class NoManagers:
     def admit(self, pod: Pod, replaces: Collection[PodUid] = ()) -> Refusal | None:
         return None
 
-    def would_refuse(self, pod: Pod, leaving: Collection[PodUid]) -> Refusal | None:
+    def would_refuse(
+        self, pod: Pod, leaving: Collection[PodUid], *, counts: bool = False
+    ) -> Refusal | None:
         return None
 
     def adopt(self, pod: Pod) -> None:

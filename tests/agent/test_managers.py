@@ -116,6 +116,10 @@ async def test_what_neither_managers_nor_node_have_is_refused_by_the_managers(
         assert node.status(too_much).reason == "UnexpectedAdmissionError"
         assert node.status(short).reason == "OutOfcpu"
         assert dict(agent.meter.gauges("slots_free")) == {(): 8}
+        # Both pods count as asked for, as an e2e test of the memory manager's metrics expects.
+        requests = agent.meter.counters("kubelet_topology_manager_admission_requests_total")
+        assert dict(requests) == {(): 2}
+        assert dict(agent.meter.counters("slots_refused")) == {(): 1}
 
 
 async def test_a_restarted_agent_finds_the_same_shares_and_restarts_nothing(
@@ -317,3 +321,17 @@ async def test_a_critical_pod_takes_cpus_only_once_its_victim_has_ended(
         assert node.status(victim).reason == "Preempting"
         assert cpus(node, critical) == "0-3"
     assert node.runtime.violations == []
+
+
+async def test_a_critical_pod_that_displaces_nobody_is_counted_once(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    node.allocatable = {"cpu": 9 * NANO, "memory": 64 * GI * NANO, "pods": 10 * NANO}
+    other, critical = from_api(guaranteed("other", "3")), guaranteed("critical", "8")
+    async with node.running(other, managers=STATIC) as agent:
+        await trio.sleep(5)
+        node.feed.put(other, critical)
+        await trio.sleep(5)
+        assert node.status(critical).reason == "UnexpectedAdmissionError"
+        assert cpus(node, other) == "0-2"
+        assert dict(agent.meter.counters("slots_refused")) == {(): 1}

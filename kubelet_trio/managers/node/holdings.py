@@ -211,9 +211,18 @@ class ResourceManagers:
         self._replaced |= held
         return None
 
-    def would_refuse(self, pod: Pod, leaving: Collection[PodUid]) -> Refusal | None:
-        """Return why a pod would not be admitted even once other pods have left."""
-        return self._aligner.admit_pod(pod, self._rules, self._without(leaving)).refusal
+    def would_refuse(
+        self, pod: Pod, leaving: Collection[PodUid], *, counts: bool = False
+    ) -> Refusal | None:
+        """Return why a pod would not be admitted even once other pods have left.
+
+        `counts`: as an admission in the metrics, because the pod is rejected whatever this returns.
+        """
+        rules = self._counted if counts else self._rules
+        verdict = self._aligner.admit_pod(pod, rules, self._without(leaving))
+        if counts:
+            self._count(verdict)
+        return verdict.refusal
 
     def adopt(self, pod: Pod) -> None:
         """Give a pod its shares that was admitted before, and whose shares are not known.

@@ -11,6 +11,7 @@ desired set for all pods, and an exception that one pod causes must not end that
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 import trio
@@ -221,9 +222,13 @@ class Admitter:
 
     def _reserve(self, worker: PodWorker, decision: Decision, ledger: Ledger) -> Refusal | None:
         pod, key = worker.pod, pod_key(worker.pod)
+        refuse = self._managers.would_refuse
         if isinstance(decision, Preempting):
             # A pod that could not have its CPUs even then displaces no other.
-            return self._managers.would_refuse(pod, [pod_uid(v) for v in decision.victims])
+            freed = [pod_uid(victim) for victim in decision.victims]
+            if refuse(pod, freed) is None:
+                return None
+            return self._asked(partial(refuse, pod, freed, counts=True))
         if isinstance(decision, Admitted) and decision.waits:
             return None
         # This pod does not start before those of its name have ended (`NameTurn`).
@@ -231,9 +236,13 @@ class Admitter:
         if isinstance(decision, Rejected):
             # Upstream asks the managers before it counts what the node has, so a pod that neither
             # admits has the reason of the managers: a device too few is no `OutOfexample.org/gpu`.
-            return self._managers.would_refuse(pod, replaces)
+            return self._asked(partial(refuse, pod, replaces, counts=True))
+        return self._asked(partial(self._managers.admit, pod, replaces))
+
+    def _asked(self, ask: Callable[[], Refusal | None]) -> Refusal | None:
+        """Ask the managers about a pod that is decided on for good; count and time it."""
         began = trio.current_time()
-        refusal = self._managers.admit(pod, replaces)
+        refusal = ask()
         took = 1000 * (trio.current_time() - began)
         self._meter.count("kubelet_topology_manager_admission_requests_total")
         self._meter.observe(_DURATION, took, buckets=ADMISSIONS)

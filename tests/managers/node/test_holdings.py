@@ -111,6 +111,20 @@ def test_what_would_be_refused_changes_nothing(tmp_path: Path) -> None:
     assert not managers.holds(PodUid("b"))
 
 
+def test_a_pod_that_is_rejected_anyway_counts_and_holds_nothing(tmp_path: Path) -> None:
+    meter = Meter()
+    managers = make(tmp_path, static(memory=True), meter)
+    too_large = guaranteed("a", "1", memory="1000Gi")
+    assert managers.would_refuse(too_large, ()) is not None
+    names = [f"kubelet_memory_manager_pinning_{n}_total" for n in ("requests", "errors")]
+    assert [dict(meter.counters(n)).get((), 0) for n in names] == [0, 0]
+    assert managers.would_refuse(too_large, (), counts=True) is not None
+    assert [dict(meter.counters(n))[()] for n in names] == [1, 1]
+    assert managers.would_refuse(guaranteed("b"), (), counts=True) is None
+    assert [dict(meter.counters(n))[()] for n in names] == [2, 1]
+    assert not managers.holds(PodUid("b"))
+
+
 def test_a_successor_takes_what_its_predecessor_has(tmp_path: Path) -> None:
     managers = make(tmp_path, static())
     assert managers.admit(guaranteed("a", "12")) is None
