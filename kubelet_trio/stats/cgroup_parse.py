@@ -338,8 +338,8 @@ def _memory_v2(
         oom_kills,
         limit,
         reservation,
-        # The file does not exist with swapaccount=0.
-        _number(swap) if swap else None,
+        # The file does not exist with swapaccount=0. As cAdvisor: none is in use then.
+        _number(swap) if swap else 0,
         swap_limit,
         psi,
     )
@@ -374,7 +374,7 @@ def _memory_v1(files: Mapping[str, bytes]) -> Memory | None:
         limit=limit,
         reservation=_limit(files.get("memory.soft_limit_in_bytes")),
         # Two files are never read at the same moment: the difference can be negative.
-        swap=max(_number(both) - usage, 0) if both else None,
+        swap=max(_number(both) - usage, 0) if both else 0,
         swap_limit=None if both_limit is None else max(both_limit - (limit or 0), 0),
     )
 

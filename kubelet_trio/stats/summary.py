@@ -13,6 +13,8 @@ from kubelet_trio.stats.usage import CgroupUsage, Filesystem, Interface, Psi, Ps
 
 # Upstream's guess as well: defaultNetworkInterfaceName in pkg/kubelet/stats/helper.go.
 _DEFAULT_INTERFACE = "eth0"
+# Where the kernel does not count it: cadvisorPSIToStatsPSI never gets nil for CPU and memory.
+_NO_PSI = Psi()
 
 # The rate of CPU use in nanocores, by the subject's key; None if it is unknown.
 Rate = Callable[[str, CgroupUsage], int | None]
@@ -254,7 +256,7 @@ def cpu_stats(key: str, usage: CgroupUsage, rate: Rate) -> api.CpuStats | None:
         time=rfc3339(usage.time),
         usage_nano_cores=rate(key, usage),
         usage_core_nano_seconds=usage.cpu.usage,
-        psi=psi_stats(usage.cpu.psi),
+        psi=psi_stats(usage.cpu.psi or _NO_PSI),
     )
 
 
@@ -272,7 +274,7 @@ def memory_stats(usage: CgroupUsage, capacity: int | None = None) -> api.MemoryS
         rss_bytes=memory.rss,
         page_faults=memory.page_faults,
         major_page_faults=memory.major_page_faults,
-        psi=psi_stats(memory.psi),
+        psi=psi_stats(memory.psi or _NO_PSI),
     )
 
 

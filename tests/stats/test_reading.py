@@ -82,6 +82,18 @@ def test_what_could_not_be_read_is_not_zero() -> None:
     assert parse_v2({"cpu.stat": b"usage_usec 1\n"}, NOW).cpu == Cpu(usage=1000)
 
 
+def test_without_swap_accounting_there_is_no_swap_in_use() -> None:
+    # The Go kubelet's metrics are there all the same, which an e2e test of them asks for.
+    v2 = {name: text.encode() for name, text in trees.V2.items() if ".swap." not in name}
+    memory = parse_v2(v2, NOW).memory
+    assert memory is not None
+    assert (memory.swap, memory.swap_limit) == (0, None)
+    files = {n: text.encode() for part in trees.V1.values() for n, text in part.items()}
+    memory = parse_v1({n: text for n, text in files.items() if ".memsw." not in n}, NOW).memory
+    assert memory is not None
+    assert (memory.swap, memory.swap_limit) == (0, None)
+
+
 def test_a_working_set_is_never_negative() -> None:
     assert Memory(usage=5, inactive_file=9).working_set == 0
 
