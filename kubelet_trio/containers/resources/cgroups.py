@@ -108,21 +108,27 @@ def qos_cgroup_limits(
 
 
 def node_cgroup_limits(
-    budget: Mapping[str, int], sizes: Iterable[str] = (), *, compressible_only: bool = False
+    budget: Mapping[str, int],
+    sizes: Iterable[str] = (),
+    *,
+    compressible_only: bool = False,
+    protected: bool = False,
 ) -> CgroupLimits:
     """Return the limits of a cgroup that may use `budget` (nano-units).
 
     For the cgroup of all pods and for those of `kubeReserved` and `systemReserved`. CPU becomes a
-    weight, not a quota: it may use idle CPU.
+    weight, not a quota: it may use idle CPU. The kernel never reclaims memory that is `protected`.
     """
     shares = _shares(budget) if "cpu" in budget else None
     if compressible_only:
         return CgroupLimits(cpu_shares=shares)
+    memory = to_units(budget["memory"]) if "memory" in budget else None
     return CgroupLimits(
         cpu_shares=shares,
-        memory=to_units(budget["memory"]) if "memory" in budget else None,
+        memory=memory,
         pids=to_units(budget[_PID]) if _PID in budget else None,
         hugepages=hugepage_bytes(budget, sizes),
+        unified={MEMORY_MIN: str(memory)} if protected and memory is not None else {},
     )
 
 

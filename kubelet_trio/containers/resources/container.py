@@ -166,14 +166,14 @@ def memory_protection(pod: Pod, container: PodContainer, node: NodeSettings) -> 
 
     `memory.high` lies between request and limit (without one, the node's allocatable memory):
     above it the kernel throttles the container before it would kill it. A container whose request
-    equals its limit is not throttled.
+    equals its limit is not throttled, nor is one that has neither.
     """
     own = container.spec.resources or ResourceRequirements()
     request = to_units(amounts(own.requests).get("memory", 0))
     limit = to_units(amounts(own.limits).get("memory", 0))
     found = reserved_memory(pod_qos(pod), request, node)
     top = limit or to_units(node.allocatable.get("memory", 0))
-    if (request != limit or not request) and top:
+    if request != limit and top:
         high = int(request + (top - request) * node.memory_throttling_factor)
         high = high // _PAGE * _PAGE  # the kernel counts whole pages
         if high > request:

@@ -368,7 +368,9 @@ class NodeCgroups:
 
     async def _hold_reserved(self) -> None:
         """Limit the cgroups of system daemons to what `kubeReserved` and the like reserve."""
-        sizes = self._node().hugepage_sizes
+        node = self._node()
+        # enforceExistingCgroup, whatever memoryReservationPolicy says.
+        protected = node.memory_qos and node.cgroup_version == 2
         for reserved in self._policy.reserved:
             # Once: upstream's enforceNodeAllocatableCgroups runs only at the start.
             if reserved.label in self._enforced:
@@ -379,7 +381,10 @@ class NodeCgroups:
                 failures: tuple[str, ...] = (f'"{reserved.path}" cgroup does not exist',)
             else:
                 limits = node_cgroup_limits(
-                    reserved.budget, sizes, compressible_only=reserved.compressible_only
+                    reserved.budget,
+                    node.hugepage_sizes,
+                    compressible_only=reserved.compressible_only,
+                    protected=protected,
                 )
                 failures = (await self._tree().limit(path, limits)).failures
             self._report(

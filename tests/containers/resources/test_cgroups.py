@@ -176,6 +176,10 @@ def test_the_nodes_cgroup_is_held_to_its_budget() -> None:
     )
     assert node_cgroup_limits(budget, compressible_only=True) == CgroupLimits(cpu_shares=3993)
     assert node_cgroup_limits({"pid": NANO}) == CgroupLimits(pids=1)
+    assert node_cgroup_limits({"pid": NANO}, protected=True) == CgroupLimits(pids=1)
+    assert node_cgroup_limits({"memory": GI * NANO}, protected=True) == CgroupLimits(
+        memory=GI, unified={"memory.min": str(GI)}
+    )
 
 
 quantity = st.one_of(st.none(), st.integers(1, 64))

@@ -255,7 +255,7 @@ THROTTLED = replace(
         (sized(requests={"memory": "1Gi"}, limits={"memory": "2Gi"}), int(1.9 * GIB)),
         (sized(requests={"memory": "1Gi"}), int(9.1 * GIB)),  # of what the node has for pods
         (sized(limits={"memory": "1Gi"}), int(0.9 * GIB)),
-        (sized(), 9 * GIB),
+        (sized(), None),  # nothing is requested, and nothing limited: the two are equal
         (sized(requests={"memory": "1Gi"}, limits={"memory": "1Gi"}), None),
     ],
 )

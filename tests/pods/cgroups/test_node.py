@@ -525,6 +525,18 @@ async def test_the_daemons_own_cgroups_are_held_to_what_is_reserved(
     ]
 
 
+@pytest.mark.parametrize(("version", "unified"), [(2, {"memory.min": "512"}), (1, {})])
+async def test_the_daemons_memory_is_protected_from_reclaim(
+    version: int, unified: dict[str, str], autojump_clock: MockClock
+) -> None:
+    system = ReservedCgroup("System Reserved", "/system", {"cpu": NANO, "memory": 512 * NANO})
+    policy = CgroupPolicy({"cpu": NANO}, reserved=(system,))
+    world = World(policy, version, memory_qos=True)
+    world.tree.reserved = {"/system"}
+    async with world.running():
+        assert world.tree.there["system",] == CgroupLimits(1024, memory=512, unified=unified)
+
+
 async def test_a_class_that_uses_more_than_is_left_to_it_may_at_least_not_grow(
     autojump_clock: MockClock,
 ) -> None:
