@@ -319,7 +319,7 @@ class NodeCgroups:
         self._report(
             "pods",
             "Updated Node Allocatable limit across pods",
-            f"Failed to update Node Allocatable Limits {list(name)}",
+            f"Failed to update Node Allocatable Limits [{' '.join(map(_quoted, name))}]",
             written.failures,
         )
         if self._rooted != node.cgroup_driver:
@@ -378,7 +378,7 @@ class NodeCgroups:
             driver = self._node().cgroup_driver
             path = cgroup_path(parse_existing(reserved.path, driver), driver)
             if not await self._tree().exists(path):
-                failures: tuple[str, ...] = (f'"{reserved.path}" cgroup does not exist',)
+                failures: tuple[str, ...] = (f"{_quoted(reserved.path)} cgroup does not exist",)
             else:
                 limits = node_cgroup_limits(
                     reserved.budget,
@@ -391,7 +391,7 @@ class NodeCgroups:
                 reserved.label,
                 f"Updated limits on {reserved.label.split()[0].lower()} reserved cgroup "
                 f"{reserved.path}",
-                f"Failed to enforce {reserved.label} Cgroup Limits on {reserved.path!r}",
+                f"Failed to enforce {reserved.label} Cgroup Limits on {_quoted(reserved.path)}",
                 failures,
             )
 
@@ -472,3 +472,7 @@ class NodeCgroups:
 
 def _is_active(pod: Pod) -> bool:
     return not is_terminal(pod.status)
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"'  # as Go's %q; no path of a cgroup has a quote

@@ -491,7 +491,7 @@ async def test_the_nodes_budget_is_tried_until_it_holds(autojump_clock: MockCloc
     async with world.running():
         assert world.events.seen[0][:2] == ("Warning", "FailedNodeAllocatableEnforcement")
         assert world.events.seen[0][2].startswith(
-            "Failed to update Node Allocatable Limits ['kubepods']: cannot write '4096'"
+            "Failed to update Node Allocatable Limits [\"kubepods\"]: cannot write '4096'"
         )
         world.tree.refused.clear()
         await trio.sleep(61)
@@ -511,7 +511,7 @@ async def test_the_daemons_own_cgroups_are_held_to_what_is_reserved(
         assert (
             "Warning",
             "FailedNodeAllocatableEnforcement",
-            "Failed to enforce Kube Reserved Compressible Cgroup Limits on '/kube': "
+            'Failed to enforce Kube Reserved Compressible Cgroup Limits on "/kube": '
             '"/kube" cgroup does not exist',
         ) in world.events.seen
         world.tree.reserved.add("/kube")
