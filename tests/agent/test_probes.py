@@ -315,6 +315,36 @@ async def test_while_a_pod_ends_only_readiness_is_asked(
     assert node.runtime.violations == []
 
 
+async def test_readiness_is_told_while_another_container_is_stopped(
+    node: Node, answers: Answers, autojump_clock: MockClock
+) -> None:
+    # SetContainerReadiness of the Go kubelet waits for no sync: endpoints depend on it.
+    pod = make_pod(
+        containers="- {name: web, image: slow-stop-20, imagePullPolicy: IfNotPresent, "
+        f"{probe('liveness', 'alive', periodSeconds=1, failureThreshold=1)}}}\n"
+        "- {name: other, image: web, imagePullPolicy: IfNotPresent, "
+        f"{probe('readiness', 'ready', periodSeconds=1, failureThreshold=1)}}}",
+    )
+    async with node.running(pod):
+        await trio.sleep(10)
+        web = node.container(pod)
+        answers.failing.add("alive")
+        await trio.sleep(3)
+        answers.failing.add("ready")
+        await trio.sleep(3)
+        assert len(messages(node, "Killing")) == 1
+        assert not node.container(pod, "other").ready
+        assert not ready(node.status(pod))
+        answers.failing.clear()
+        await trio.sleep(3)
+        assert node.container(pod, "other").ready
+        assert node.container(pod) == web  # it is still being stopped
+        await trio.sleep(20)
+        assert node.container(pod).restartCount == 1
+        assert ready(node.status(pod))
+    assert not node.runtime.violations
+
+
 async def test_probes_are_children_of_the_pods_worker(
     node: Node, answers: Answers, autojump_clock: MockClock
 ) -> None:

@@ -153,8 +153,9 @@ class PodReporter:
         waiting: Mapping[str, WaitingReason] | None = None,
         started: Mapping[ContainerId, bool] | None = None,
         ready: Mapping[ContainerId, bool] | None = None,
+        is_round: bool = True,
     ) -> None:
-        """Publish the status if it has changed."""
+        """Publish the status if it has changed. A round also emits events of back-offs."""
         async with self._turn:
             self._endings.note(pod, observed)
             await self._read_messages(pod, observed)
@@ -165,7 +166,8 @@ class PodReporter:
                 pod, observed.handler, stage, request, waiting or {}, started or {}, ready or {}
             )
             status = pod_status(pod, observed, given)
-            self._emit_back_offs(pod, waiting or {})
+            if is_round:
+                self._emit_back_offs(pod, waiting or {})
             self._status = status
             # Recorded first: an agent killed in between must not take back what it published. So is
             # the admission before anything runs: a restarted agent does not decide on it again.

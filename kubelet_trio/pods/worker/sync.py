@@ -35,7 +35,7 @@ from kubelet_trio.pods.plan import (
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.status import resize_failed
 from kubelet_trio.pods.steps.certainty import Certainty
-from kubelet_trio.pods.steps.concurrency import GracefulScope
+from kubelet_trio.pods.steps.concurrency import GracefulScope, run_alongside
 from kubelet_trio.pods.steps.errors import PodRejectedError, ResizeFailedError, StepError
 from kubelet_trio.pods.steps.executor import FailedStarts, PodExecutor
 from kubelet_trio.pods.steps.progress import Progress
@@ -60,6 +60,8 @@ log = get_logger()
 
 # Seconds until a step that changed nothing is repeated.
 _NO_PROGRESS = 1.0
+# What the execution of a plan raises.
+_STEP_ERRORS = (StepError, PodRejectedError, RuntimeCallError)
 _MOMENTS = 12  # in each sync period at which idle workers begin their rounds
 
 # Publishes the status of the pod as observed, with the waiting reasons of a plan.
@@ -80,10 +82,14 @@ class PodSync:
         allocation: PodAllocation,
         certainty: Certainty,
         publish: Publish,
+        publish_probes: Callable[[], Awaitable[None]],
         on_actuated: OnActuated,
         progress: Progress,
     ) -> None:
-        """Take the worker's parts. `scope` is not cancelled while a plan is being executed."""
+        """Take the worker's parts.
+
+        `scope` is not cancelled while a plan is being executed; `publish_probes` runs meanwhile.
+        """
         self._services = services
         self._reporter = reporter
         self._probes = probes
@@ -92,6 +98,7 @@ class PodSync:
         self._allocation = allocation
         self._certainty = certainty
         self._publish = publish
+        self._publish_probes = publish_probes
         self._executor = PodExecutor(
             services, stopper, self._publish_sandbox, on_actuated, progress
         )
@@ -240,7 +247,7 @@ class PodSync:
         is_resized = True
         try:
             with self._certainty.changing(), self._scope.step():
-                failed: FailedStarts = await self._executor.execute(pod, plan, observed)
+                failed = await self._carry_out(pod, plan, observed)
         except ResizeFailedError as exc:
             self._note_failed_resize(pod, exc)
             failed, is_resized = exc.failed, False
@@ -263,6 +270,19 @@ class PodSync:
         if failed:
             self._certainty.is_complete = False  # a CreateContainer may take effect late
         return is_resized and not failed
+
+    async def _carry_out(self, pod: Pod, plan: PodPlan, observed: RuntimePod) -> FailedStarts:
+        if self._probes.is_empty:
+            return await self._executor.execute(pod, plan, observed)
+        failed: FailedStarts = {}
+
+        async def execute() -> None:
+            failed.update(await self._executor.execute(pod, plan, observed))
+
+        # A stop or a pull may take minutes. Endpoints must not wait for it to learn that another
+        # container is no longer ready (SetContainerReadiness of status/status_manager.go).
+        await run_alongside(execute, (self._publish_probes,), _STEP_ERRORS)
+        return failed
 
     def _reject(self, pod: Pod, error: PodRejectedError) -> TerminationRequest:
         """Return the request to end a pod that the node cannot run (rejectPod in kubelet.go)."""

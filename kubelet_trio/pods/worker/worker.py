@@ -100,18 +100,22 @@ class PodWorker(WorkerState):
         self._reconsider = reconsider
         self._on_gone = on_gone
         self._bell = Bell()
+        self._probed = Bell()  # a probe's result has changed
+        self._published: tuple[RuntimePod, PodPlan | None] | None = None  # what was last published
         self._interrupt = trio.CancelScope()  # around the activity of the current phase
         self._scope = GracefulScope()  # around the whole task
         self._certainty = Certainty()
         self._is_new = record is None
         self._standing = Standing(services.clock)
         self._ledger = ResizeLedger(services, self._allocation, self._reporter, reconsider)
-        self._probes = pod_probes(services, pod, self.wake, self._reporter.status or pod.status)
+        known = self._reporter.status or pod.status
+        self._probes = pod_probes(services, pod, self._note_probe, known)
         self._stopper = ContainerStopper(services, self._reporter, self._standing.progress)
         self._sync = PodSync(
             *(services, self._reporter, self._probes, self._turn, self._stopper, self._scope),
             *(self._allocation, self._certainty),
             publish=self._publish,
+            publish_probes=self._publish_probes,
             on_actuated=self._ledger.note_actuated,
             progress=self._standing.progress,
         )
@@ -442,7 +446,24 @@ class PodWorker(WorkerState):
             await self._publish(self._services.observer.get(self.uid))
             await self._bell.wait_ring()
 
+    def _note_probe(self) -> None:
+        self._probed.ring()
+        self.wake()
+
+    async def _publish_probes(self) -> None:
+        """Publish what probes find while a step takes long; all else stays as it was told."""
+        while True:
+            await self._probed.wait_ring()
+            if self._published is not None:
+                await self._report(*self._published, is_round=False)
+
     async def _publish(self, observed: RuntimePod, plan: PodPlan | None = None) -> None:
+        self._published = observed, plan
+        await self._report(observed, plan, is_round=True)
+        status = self._reporter.status
+        self._probes.update(self.pod, observed, (status and status.podIP) or "")
+
+    async def _report(self, observed: RuntimePod, plan: PodPlan | None, *, is_round: bool) -> None:
         await self._reporter.publish(
             self.pod,
             observed,
@@ -451,9 +472,8 @@ class PodWorker(WorkerState):
             waiting=plan.waiting if plan is not None else None,
             started=self._probes.started(observed),
             ready=self._probes.ready(observed),
+            is_round=is_round,
         )
-        status = self._reporter.status
-        self._probes.update(self.pod, observed, (status and status.podIP) or "")
 
     def _event(self, type_: EventType, reason: str, message: str) -> None:
         self._services.events.emit(pod_object_ref(self.pod), type_, reason, message)
