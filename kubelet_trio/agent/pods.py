@@ -117,13 +117,26 @@ class GuardedPods:
     def shut_down(self, uid: PodUid, grace_period: int) -> None:
         self._end(uid, EndReason.SHUTDOWN, grace_period, _SHUT_DOWN)
 
-    def evict(self, uid: PodUid, grace_period: int, message: str) -> None:
-        self._end(uid, EndReason.EVICTED, grace_period, PodFailure("Evicted", message))
+    def evict(
+        self, uid: PodUid, grace_period: int, message: str, *, own_fault: bool = False
+    ) -> None:
+        failure = PodFailure("Evicted", message)
+        self._end(uid, EndReason.EVICTED, grace_period, failure, own_fault=own_fault)
 
-    def _end(self, uid: PodUid, reason: EndReason, grace_period: int, failure: PodFailure) -> None:
+    def _end(
+        self,
+        uid: PodUid,
+        reason: EndReason,
+        grace_period: int,
+        failure: PodFailure,
+        *,
+        own_fault: bool = False,
+    ) -> None:
         worker = self.registry.workers.get(uid)
         if worker is not None:  # None: the pod has terminated already
-            worker.request(TerminationRequest(uid, reason, grace_period, failure))
+            worker.request(
+                TerminationRequest(uid, reason, grace_period, failure, own_fault=own_fault)
+            )
 
     async def wait_ended(self, uid: PodUid) -> None:
         await self.statuses.wait_value(lambda _pods: self._is_over(uid))

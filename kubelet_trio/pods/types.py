@@ -113,6 +113,7 @@ class StatusInput:
     ready: Mapping[ContainerId, bool] = field(default_factory=dict)  # readiness probe results
     conditions: tuple[PodCondition, ...] = ()  # of other owners, kept unchanged
     end_conditions: tuple[PodCondition, ...] = ()  # reported with a terminal phase, not before
+    may_succeed: bool = False  # in spite of `failure`, if its containers ended with exit code 0
     finished: bool = False  # its containers ended by themselves: the phase becomes terminal
     rejected: bool = False  # not admitted: the status lists no containers
     recursive_read_only: bool = False  # the runtime handler supports such mounts
@@ -157,3 +158,4 @@ class TerminationRequest:
     grace_period: int | None = None  # seconds; None: the pod's own
     failure: PodFailure | None = None
     requested_at: float = 0.0  # Unix seconds
+    own_fault: bool = False  # EVICTED: it used more than its own limits, the node had room

@@ -8,6 +8,7 @@ from kubelet_trio.pressure.inputs import (
     PodUsages,
     Signals,
 )
+from kubelet_trio.pressure.local_storage import is_own_limit
 from kubelet_trio.pressure.manager import (
     EvictablePods,
     EvictionManager,
@@ -59,6 +60,7 @@ __all__ = [
     "UsageReader",
     "file_system_layout",
     "hard_settings",
+    "is_own_limit",
     "open_memory_events",
     "parse_kill",
     "parse_thresholds",

@@ -44,7 +44,11 @@ from kubelet_trio.pressure.inputs import (
     PodUsages,
     Signals,
 )
-from kubelet_trio.pressure.local_storage import has_local_limits, local_storage_excess
+from kubelet_trio.pressure.local_storage import (
+    has_local_limits,
+    is_own_limit,
+    local_storage_excess,
+)
 from kubelet_trio.pressure.ranking import (
     PodUsage,
     disk_parts,
@@ -86,8 +90,10 @@ class EvictablePods(Protocol):
         """Return the candidates for eviction: pods that run and are not terminating."""
         ...
 
-    def evict(self, uid: PodUid, grace_period: int, message: str) -> None:
-        """Request the eviction of a pod. Never blocks."""
+    def evict(
+        self, uid: PodUid, grace_period: int, message: str, *, own_fault: bool = False
+    ) -> None:
+        """Request the eviction of a pod; `own_fault`: it exceeds its own limits. Never blocks."""
         ...
 
     async def wait_ended(self, uid: PodUid) -> None:
@@ -422,7 +428,8 @@ class EvictionManager:
             pod_object_ref(pod), "Warning", "Evicted", message, annotations or {}
         )
         self.notes.evicted(uid, signal, grace, message)
-        self.pods.evict(uid, grace, message)
+        # As upstream, a pod that exceeds its limits is no target of a disruption.
+        self.pods.evict(uid, grace, message, own_fault=is_own_limit(signal))
         self.evictions[signal] += 1
         age = trio.current_time() - read_at
         self.meter.observe("kubelet_eviction_stats_age_seconds", age, (signal,))

@@ -27,6 +27,7 @@ from kubelet_trio.pressure import (
     NoEvictionNotes,
     Observations,
     PodUsage,
+    is_own_limit,
 )
 from kubelet_trio.recorder import (
     ALL_PODS,
@@ -120,7 +121,8 @@ class ReplayEvictions(NoEvictionNotes):
                 await trio.sleep_until(entry.at)
                 uid = PodUid(entry.key)
                 self.evicted(uid, told.signal, told.grace, told.message)
-                manager.pods.evict(uid, told.grace, told.message)
+                own_fault = is_own_limit(told.signal)
+                manager.pods.evict(uid, told.grace, told.message, own_fault=own_fault)
             return
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._signals.ring, manager.look_soon)

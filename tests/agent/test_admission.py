@@ -148,9 +148,9 @@ async def test_a_critical_pod_displaces_another_and_runs_once_that_has_ended(
         status = node.status(victim)
         assert (status.phase, status.reason) == ("Failed", "Preempting")
         assert status.message == "Preempted in order to admit critical pod"
-        assert [c.type for c in status.conditions or () if c.reason == "TerminationByKubelet"] == [
-            "DisruptionTarget"
-        ]
+        (disruption,) = [c for c in status.conditions or () if c.type == "DisruptionTarget"]
+        assert disruption.reason == "TerminationByKubelet"
+        assert disruption.message == ("Pod was preempted by Kubelet to accommodate a critical pod.")
         assert "Preempting" in node.reasons(victim)
         assert ready(node.status(static))
         assert ready(node.status(spared))

@@ -213,6 +213,8 @@ async def test_a_pod_that_writes_more_than_its_limit_goes(
         assert node.status(pod).message == (
             'Usage of EmptyDir volume "data" exceeds the limit "1Mi". '
         )
+        # Its own fault: a Job that ignores disruptions would start it over and over again.
+        assert "DisruptionTarget" not in [c.type for c in node.status(pod).conditions or ()]
         assert ready(node.status(other))
         asked = {call.target for call in node.runtime.calls_of("ListContainerStats")}
         assert asked == {pod_uid(pod)}

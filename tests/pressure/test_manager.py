@@ -56,7 +56,9 @@ class World:
     def running(self) -> Sequence[tuple[PodUid, Pod]]:
         return ()
 
-    def evict(self, uid: PodUid, grace_period: int, message: str) -> None:
+    def evict(
+        self, uid: PodUid, grace_period: int, message: str, *, own_fault: bool = False
+    ) -> None:
         raise AssertionError("nobody runs")
 
     async def wait_ended(self, uid: PodUid) -> None:

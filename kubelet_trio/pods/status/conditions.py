@@ -88,7 +88,7 @@ def pod_conditions(
         own.append(_restarting_all(status, goes_on=goes_on))
     before = {c.type: c for c in previous.conditions or ()}
     resize = _resize(given, observed, before, now)
-    return [*kept, *resize, *(_dated(c, before.get(c.type), status, now) for c in own)]
+    return [*kept, *resize, *(dated(c, before.get(c.type), status, now) for c in own)]
 
 
 def is_initialized(status: PodStatus) -> bool:
@@ -206,12 +206,13 @@ def _any_main_ran(status: PodStatus) -> bool:
     return any(s.running is not None or s.terminated is not None for s in states)
 
 
-def _dated(
+def dated(
     condition: PodCondition,
     before: PodCondition | None,
     status: PodStatus,
     now: datetime.datetime,
 ) -> PodCondition:
+    """Return a condition of a new status; `before` is the one of the last status."""
     same = before is not None and before.status == condition.status
     changed = before.lastTransitionTime if before is not None and same else None
     return msgspec.structs.replace(

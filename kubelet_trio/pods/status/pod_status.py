@@ -31,7 +31,7 @@ from kubelet_trio.pods.plan import (
     is_restarting_all,
     was_removed,
 )
-from kubelet_trio.pods.status.conditions import is_initialized, pod_conditions
+from kubelet_trio.pods.status.conditions import dated, is_initialized, pod_conditions
 from kubelet_trio.pods.status.container_status import container_statuses, lost_at_end
 from kubelet_trio.pods.status.phase import last_exit_code, pod_phase
 from kubelet_trio.pods.status.resources import with_pod_resources
@@ -72,7 +72,9 @@ def pod_status(pod: Pod, observed: RuntimePod, given: StatusInput) -> PodStatus:
         reported = with_pod_resources(reported, pod, observed, given.resize)
     # mergePodStatus takes DisruptionTarget from the kubelet only in the update that makes the phase
     # terminal (KEP-3329).
-    others = _other_conditions(pod, given, is_over=is_terminal(reported))
+    others = _other_conditions(pod, given)
+    if is_terminal(reported):
+        others = _with_end_conditions(others, given, previous, status)
     conditions = pod_conditions(pod, observed, status, previous, others, given)
     return msgspec.structs.replace(reported, conditions=conditions)
 
@@ -87,7 +89,7 @@ def _rejected_status(pod: Pod, given: StatusInput, previous: PodStatus) -> PodSt
         qosClass=previous.qosClass or pod_qos(pod),
         startTime=_start_time(pod, given, previous),
         observedGeneration=_observed_generation(pod, given, previous),
-        conditions=_other_conditions(pod, given, is_over=True) or None,
+        conditions=_other_conditions(pod, given) or None,
         nominatedNodeName=previous.nominatedNodeName,
         resourceClaimStatuses=previous.resourceClaimStatuses,
         extendedResourceClaimStatus=previous.extendedResourceClaimStatus,
@@ -123,11 +125,20 @@ def reported_ends(status: PodStatus | None) -> dict[str, int]:
     return {name: code for name, code in codes.items() if code is not None}
 
 
-def _other_conditions(pod: Pod, given: StatusInput, *, is_over: bool) -> list[PodCondition]:
+def _other_conditions(pod: Pod, given: StatusInput) -> list[PodCondition]:
     """Return the conditions of other owners; those given replace the API object's."""
     api = pod.status.conditions or () if pod.status is not None else ()
-    newer = (*given.conditions, *(given.end_conditions if is_over else ()))
-    return list({c.type: c for c in (*api, *newer)}.values())
+    return list({c.type: c for c in (*api, *given.conditions)}.values())
+
+
+def _with_end_conditions(
+    others: list[PodCondition], given: StatusInput, previous: PodStatus, status: PodStatus
+) -> list[PodCondition]:
+    """Add the conditions of the pod's end, or replace others by them."""
+    before = {c.type: c for c in previous.conditions or ()}
+    now = to_datetime(given.now)
+    ends = (dated(c, before.get(c.type), status, now) for c in given.end_conditions)
+    return list({c.type: c for c in (*others, *ends)}.values())
 
 
 def _with_phase(
@@ -140,7 +151,7 @@ def _with_phase(
     such a pod back.
     """
     phase, reason, message = _computed_phase(pod, observed, given, status), None, None
-    has_succeeded = bool(given.end_conditions) and phase == "Succeeded"
+    has_succeeded = given.may_succeed and phase == "Succeeded"
     if is_terminal(previous):
         phase = previous.phase or phase
     if phase == previous.phase:

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 log = get_logger()
 
 _PATIENCE = 5.0  # seconds that a termination waits for a disk that does not answer
+_MADE_ROOM = "Pod was preempted by Kubelet to accommodate a critical pod."
 _RETRY = 5.0  # seconds until a failed write of the record is retried
 
 
@@ -217,6 +218,7 @@ class PodReporter:
             started=started,
             ready=ready,
             end_conditions=_disruption(request),
+            may_succeed=request is not None and request.reason in DISRUPTIONS,
             finished=request is not None and request.reason is EndReason.FINISHED,
             rejected=request is not None and request.reason is EndReason.REJECTED,
             pending_resize=self._allocation.pending,
@@ -461,14 +463,17 @@ def _has_run(status: PodStatus | None) -> bool:
 
 def _disruption(request: TerminationRequest | None) -> tuple[PodCondition, ...]:
     """Return the DisruptionTarget condition, by which a Job may ignore the failure (KEP-3329)."""
-    if request is None or request.reason not in DISRUPTIONS:
+    if request is None or request.reason not in DISRUPTIONS or request.own_fault:
         return ()
+    message = request.failure.message if request.failure is not None else None
+    if request.reason is EndReason.PREEMPTED:
+        message = _MADE_ROOM
     return (
         PodCondition(
             type="DisruptionTarget",
             status="True",
             reason="TerminationByKubelet",
-            message=request.failure.message if request.failure is not None else None,
+            message=message,
         ),
     )
 

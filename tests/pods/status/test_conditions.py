@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from lightkube.models.core_v1 import PodCondition, PodStatus
 
@@ -29,6 +30,17 @@ def status(
 ) -> PodStatus:
     of = pod(generation=7, status=api)
     return pod_status(of, observed, StatusInput(now=now, stage=stage, **given))
+
+
+def test_a_disruption_is_dated_and_of_the_generation_that_was_ended() -> None:
+    said = PodCondition(type="DisruptionTarget", status="True", reason="TerminationByKubelet")
+    first = status(ENDED, PodStage.TERMINATED, end_conditions=(said,))
+    later = status(ENDED, PodStage.TERMINATED, 2000.0, previous=first, end_conditions=(said,))
+    for made in (first, later):
+        (found,) = [c for c in made.conditions or () if c.type == said.type]
+        assert found == msgspec.structs.replace(
+            said, observedGeneration=7, lastTransitionTime=to_datetime(1000.0)
+        )
 
 
 def resizing(made: PodStatus) -> list[PodCondition]:
