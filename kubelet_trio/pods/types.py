@@ -103,6 +103,7 @@ class StatusInput:
     now: float  # Unix seconds
     stage: PodStage
     previous: PodStatus | None = None  # the last status reported
+    is_first: bool = False  # of this agent: `previous` is of an earlier one
     waiting: Mapping[str, WaitingReason] = field(default_factory=dict)  # by container name
     failure: PodFailure | None = None
     start_time: float = 0.0  # Unix seconds; for a static pod not before the agent began

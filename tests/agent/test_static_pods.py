@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import trio
 from lightkube.models.core_v1 import Pod
 from trio.testing import MockClock
@@ -12,7 +13,7 @@ from kubelet_trio.model import PodUid, inline_offload, pod_uid, spec
 from kubelet_trio.pods import load_records, wanted_pods
 from kubelet_trio.sources import FileSource, load_manifest
 from kubelet_trio.testing import TrioClock
-from tests.agent.node import Node, make_pod, ready
+from tests.agent.node import Node, from_api, make_pod, ready
 from tests.agent.test_cluster import World
 from tests.sources.make import FakeWatcher
 
@@ -217,3 +218,39 @@ async def test_a_start_time_is_of_the_agent_that_runs_and_a_deadline_goes_on(
 def started(world: World, name: str) -> float:
     at = world.status(name).startTime
     return at.timestamp() if at is not None else 0.0
+
+
+async def test_an_init_container_that_the_runtime_has_forgotten_is_told_by_the_next_agent(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    # test/e2e_node/static_pod_test.go, "should be ready after init container is removed and kubelet
+    # restarts", asks for the words.
+    node = Node(tmp_path)
+    init = "{name: init, image: exit-0, imagePullPolicy: IfNotPresent}"
+    pods = (
+        make_pod(spec=[f"initContainers: [{init}]"]),
+        from_api(make_pod("api", spec=[f"initContainers: [{init}]"])),
+    )
+    async with node.running(*pods):
+        await trio.sleep(10)
+        before = [node.container(pod, "init") for pod in pods]
+        for container in [c for c in node.runtime.containers.values() if c.name == "init"]:
+            node.runtime.forget(container.id)
+        await trio.sleep(100)
+        assert [node.container(pod, "init") for pod in pods] == before
+    async with node.running(*pods):
+        await trio.sleep(100)
+        static, api = (node.container(pod, "init") for pod in pods)
+        assert ready(node.status(pods[0]))
+    async with node.running(*pods):
+        await trio.sleep(10)
+        assert [node.container(pod, "init") for pod in pods] == [static, api]
+    assert api == before[1]
+    assert static.state is not None
+    end = static.state.terminated
+    assert end is not None
+    assert (end.exitCode, end.reason) == (0, "Completed")
+    assert (end.message or "").startswith("Unable to get init container status")
+    without = msgspec.structs.replace(end, message=None)
+    state = msgspec.structs.replace(static.state, terminated=without)
+    assert msgspec.structs.replace(static, state=state) == before[0]

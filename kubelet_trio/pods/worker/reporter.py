@@ -205,6 +205,7 @@ class PodReporter:
             now=self._services.clock.time(),
             stage=stage,
             previous=self._status,
+            is_first=self._shown is None,
             waiting=waiting,
             failure=request.failure if request is not None else None,
             start_time=self._shown_start(pod),
