@@ -89,6 +89,7 @@ class _Planner:
     remove: dict[ContainerId, None] = field(default_factory=dict)
     holds: dict[str, Hold] = field(default_factory=dict)
     retry_at: float | None = None
+    goes_on: bool = False  # a main container runs on, or is to start
 
     def plan(self) -> PodPlan:
         if self.sandbox is None:
@@ -144,7 +145,10 @@ class _Planner:
             alive = [not (init.has_failed or lost)]
         if not any(alive):
             return PodPlan(sandbox_id=sandbox.id, finished=True)
-        self._add_init(init)
+        # While the last main container is stopped for good, no sidecar starts, nor is replaced: the
+        # teardown that follows stops sidecars in their order.
+        if self.goes_on or not init.is_done:
+            self._add_init(init)
         self._stop_strays(sandbox)
         self._prune()
         return PodPlan(
@@ -181,7 +185,7 @@ class _Planner:
         """Decide on one main container; return whether it keeps the pod alive."""
         latest = self.observed.latest(container.spec.name)
         if latest is not None and latest.state is ContainerState.RUNNING:
-            self._plan_running(container, latest, sandbox)
+            self.goes_on |= self._plan_running(container, latest, sandbox)
             # Even if it is killed without a restart, it keeps the pod alive until it has exited:
             # its exit code decides the phase, and nothing runs in a finished pod.
             return True
@@ -194,11 +198,13 @@ class _Planner:
         )
         if is_wanted:
             self._start(container)
+        self.goes_on |= is_wanted
         return is_wanted
 
     def _plan_running(
         self, container: PodContainer, latest: ContainerRecord, sandbox: SandboxRecord
-    ) -> None:
+    ) -> bool:
+        """Decide on one that runs; return whether it runs on, or is to start again."""
         name = container.spec.name
         restart = restarts_when_killed(container.spec, spec(self.pod))
         is_changed = has_changed(latest, self.given)
@@ -213,13 +219,13 @@ class _Planner:
         elif requires_restart(self.pod, container.spec, latest, self.given.resize):
             self.stop[latest.id] = stop_for_resize(latest)
             self._start(container)
-            return
+            return True
         elif latest.id in self.given.asked:
             self.stop[latest.id] = stop_as_asked(latest)
             self._start(container)
-            return
+            return True
         else:
-            return
+            return True
         message = f"Container {name} {why}"
         grace = restart_grace(container.spec, why)
         if restart:
@@ -228,6 +234,7 @@ class _Planner:
         self.stop[latest.id] = stop
         if restart:
             self._start(container)
+        return restart
 
     def _plan_resize(self) -> ResizePod | None:
         resize = self.given.resize

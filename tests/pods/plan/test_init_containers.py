@@ -170,6 +170,21 @@ def test_a_sidecar_whose_definition_changed_is_replaced() -> None:
     assert started(made) == ["s"]
 
 
+@pytest.mark.parametrize("policy", ["Never", "Always"])
+def test_no_sidecar_comes_back_once_the_last_main_container_is_stopped_for_good(
+    policy: str,
+) -> None:
+    # As at the end of upstream's computePodActions: it would keep a dead pod alive.
+    ended, sick = record("s", EXITED, code=1), record("web")
+    of = pod(init=[S, T], policy=policy)
+    why = {sick.id: "failed liveness probe", record("t").id: "failed liveness probe"}
+    made = plan(of, ended, record("t"), sick, unhealthy=why)
+    goes_on = policy == "Always"
+    assert started(made) == (["s", "t", "web"] if goes_on else [])
+    assert [s.name for s in made.stop_containers] == (["web", "t"] if goes_on else ["web"])
+    assert not made.finished
+
+
 def test_an_unhealthy_sidecar_is_replaced() -> None:
     sick = record("s")
     made = plan(pod(init=[S]), sick, record("web"), unhealthy={sick.id: "failed startup probe"})
