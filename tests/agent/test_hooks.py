@@ -49,6 +49,34 @@ async def test_the_next_container_waits_for_post_start(
         assert ready(node.status(pod))
 
 
+async def test_no_container_is_running_before_its_post_start_hook_has_ended(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    # "Container Lifecycle Hooks" of the Kubernetes documentation: the status is not Running before.
+    sidecar = (
+        "{name: side, image: web, imagePullPolicy: IfNotPresent, restartPolicy: Always, "
+        "lifecycle: {postStart: {sleep: {seconds: 10}}}}"
+    )
+    pod = hooked("postStart: {sleep: {seconds: 10}}", spec=(f"initContainers: [{sidecar}]",))
+    async with node.running(pod):
+        await trio.sleep(8)
+        status = node.status(pod)
+        assert (status.phase, ready(status)) == ("Pending", False)
+        for name in ("side", "web"):
+            state = node.container(pod, name).state
+            assert state is not None
+            assert state.waiting is not None
+        # The sandbox is shown all the same.
+        shown = {c.type: c.status for c in status.conditions or ()}
+        assert shown["PodReadyToStartContainers"] == "True"
+        await trio.sleep(8)
+        assert node.container(pod, "side").ready
+        assert not node.container(pod).started
+        await trio.sleep(8)
+        assert ready(node.status(pod))
+    assert not node.runtime.violations
+
+
 async def test_a_post_start_command_runs_as_it_is_written(
     node: Node, autojump_clock: MockClock
 ) -> None:

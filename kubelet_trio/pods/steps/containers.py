@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
-from lightkube.models.core_v1 import Pod
+from lightkube.models.core_v1 import LifecycleHandler, Pod
 from structlog.contextvars import bound_contextvars
 
 from kubelet_trio.containers import (
@@ -84,6 +84,8 @@ class ContainerStarter:
         self._services = services
         self._stopper = stopper
         self._progress = progress
+        # Its postStart hook has not ended: its status is not running yet.
+        self.hooking: ContainerId | None = None
 
     async def start(
         self, pod: Pod, node: NodeSettings, start: StartContainer, sandbox: RunningSandbox
@@ -104,6 +106,8 @@ class ContainerStarter:
             reason = exc.waiting.reason or ""
             self._count("kubelet_started_containers_errors_total", container, reason)
             raise
+        finally:
+            self.hooking = None
 
     async def _start(
         self, pod: Pod, node: NodeSettings, start: StartContainer, sandbox: RunningSandbox
@@ -116,6 +120,8 @@ class ContainerStarter:
         config, share = await self._config(pod, node, start, images, sandbox)
         self._progress.at(f"creating container {name}")
         container_id = await self._create(pod, node, container, config, sandbox)
+        if _post_start_of(container) is not None:
+            self.hooking = container_id
         # Not before: a start that fails earlier has a wait of its own (`Holds`).
         if start.back_off is not None:
             self._services.crash_back_off.put(*start.back_off)
@@ -225,13 +231,13 @@ class ContainerStarter:
         self, pod: Pod, container: PodContainer, container_id: ContainerId
     ) -> None:
         """Run the postStart hook. No other container of the pod starts before it has ended."""
-        lifecycle = container.spec.lifecycle
-        if lifecycle is None or lifecycle.postStart is None:
+        handler = _post_start_of(container)
+        if handler is None:
             return
         self._progress.at(f"running the postStart hook of container {container.spec.name}")
         observed = self._services.observer.get(pod_uid(pod))
         ip = hook_ip(self._services, observed, pod)
-        hook = Hook(pod, container.spec, container_id, lifecycle.postStart, ip)
+        hook = Hook(pod, container.spec, container_id, handler, ip)
         with span("postStartHook", hook.container, about_container) as opened:
             error = await self._hook_error(hook)
             if error is not None:
@@ -304,6 +310,11 @@ class ContainerStarter:
     ) -> None:
         ref = pod_object_ref(pod, container.field_path)
         self._services.events.emit(ref, type_, reason, message)
+
+
+def _post_start_of(container: PodContainer) -> LifecycleHandler | None:
+    lifecycle = container.spec.lifecycle
+    return lifecycle.postStart if lifecycle is not None else None
 
 
 def _about_start(start: StartContainer) -> Attributes:

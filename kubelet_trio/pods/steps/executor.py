@@ -76,6 +76,14 @@ class PodExecutor:
         self._on_sandbox = on_sandbox
         self._on_actuated = on_actuated
 
+    def shown(self, observed: RuntimePod) -> RuntimePod:
+        """Return a pod without the container whose postStart hook has not ended."""
+        hooking = self._starter.hooking
+        if hooking is None:
+            return observed
+        known = tuple(c for c in observed.containers if c.id != hooking)
+        return replace(observed, containers=known)
+
     async def execute(self, pod: Pod, plan: PodPlan, observed: RuntimePod) -> FailedStarts:
         """Execute the plan, and return which containers did not start.
 

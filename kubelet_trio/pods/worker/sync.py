@@ -237,7 +237,9 @@ class PodSync:
 
     async def _publish_sandbox(self, pod: Pod, plan: PodPlan) -> None:
         # While images are pulled: PodReadyToStartContainers reports the sandbox alone (KEP-3085).
-        await self._publish(self._services.observer.get(pod_uid(pod)), plan)
+        # No status may say before the next round that a container runs whose hook has not ended.
+        observed = self._services.observer.get(pod_uid(pod))
+        await self._publish(self._executor.shown(observed), plan)
 
     async def _execute(self, pod: Pod, plan: PodPlan, observed: RuntimePod) -> bool:
         """Execute a plan; return whether all of it succeeded. What failed has to wait.
