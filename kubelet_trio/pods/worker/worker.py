@@ -459,6 +459,7 @@ class PodWorker(WorkerState):
 
     async def _publish(self, observed: RuntimePod, plan: PodPlan | None = None) -> None:
         self._published = observed, plan
+        self._probed.clear()
         await self._report(observed, plan, is_round=True)
         status = self._reporter.status
         self._probes.update(self.pod, observed, (status and status.podIP) or "")
