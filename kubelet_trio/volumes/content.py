@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from lightkube.models.core_v1 import EmptyDirVolumeSource
+from lightkube.models.core_v1 import EmptyDirVolumeSource, Pod
 
-from kubelet_trio.model import WallClock, open_directory
+from kubelet_trio.model import WallClock, make_directory, open_directory, pod_containers
 from kubelet_trio.volumes.atomic import DATA, Payload, write_payload
 from kubelet_trio.volumes.empty_dir import EmptyDir
 from kubelet_trio.volumes.layout import CONFIG_MAP, DOWNWARD_API, PROJECTED, SECRET, volume_dir
@@ -60,10 +61,16 @@ class ContentVolume:
         _close(path, spec.fs_group)
         own = partial(own_tree, group=spec.fs_group, read_only=True)
         write_payload(path, payload, self.clock.time(), own)
+        for below in _nested_mounts(spec.pod, spec.name):
+            _make_mount_point(path, below)
 
     def is_set_up(self, spec: VolumeSpec) -> bool:
         """Whether the volume has content; containers need not wait for its refresh."""
-        return os.path.lexists(self.path(spec) / DATA)
+        path = self.path(spec)
+        # An ephemeral container may have come with a mount below it.
+        return all(
+            os.path.lexists(path / name) for name in (DATA, *_nested_mounts(spec.pod, spec.name))
+        )
 
     def path(self, spec: VolumeSpec) -> Path:
         """Return the directory on the host."""
@@ -83,6 +90,33 @@ def _close(path: Path, group: int | None) -> None:
         own_entry(directory, group, read_only=True)
     finally:
         os.close(directory)
+
+
+def _nested_mounts(pod: Pod, volume: str) -> Iterator[str]:
+    """Yield where containers mount other volumes below a volume, relative to it.
+
+    Not what is below one of these: that is within the other volume (getNestedMountpoints).
+    """
+    for container in pod_containers(pod):
+        mounts = [
+            (mount.name, os.path.normpath("/" + mount.mountPath.lstrip("/")))
+            for mount in container.spec.volumeMounts or ()
+        ]
+        for top in (path for name, path in mounts if name == volume):
+            below = {path for _, path in mounts if path.startswith(f"{top}/")}
+            for path in sorted(below):
+                if below.isdisjoint(map(str, Path(path).parents)):
+                    yield path.removeprefix(f"{top}/")
+
+
+def _make_mount_point(directory: Path, below: str) -> None:
+    """Make a mount point in a volume, because a runtime cannot in a read-only mount.
+
+    Whatever else has the name stays: a file of the volume, or what a container has put there.
+    """
+    path = directory / below
+    with suppress(NotADirectoryError):
+        os.close(make_directory(path, _MODE, own=len(Path(below).parts) + 1))
 
 
 def content_volumes(base: EmptyDir, clock: WallClock) -> Mapping[str, ContentVolume]:

@@ -18,6 +18,7 @@ from lightkube.models.core_v1 import (
     DownwardAPIProjection,
     DownwardAPIVolumeFile,
     DownwardAPIVolumeSource,
+    EphemeralContainer,
     KeyToPath,
     ObjectFieldSelector,
     Pod,
@@ -35,7 +36,7 @@ from lightkube.models.core_v1 import (
 )
 from msgspec.structs import replace
 
-from kubelet_trio.model import PodUid, inline_offload
+from kubelet_trio.model import PodUid, inline_offload, pod_containers
 from kubelet_trio.objects import (
     ApiObject,
     CredentialBundle,
@@ -56,7 +57,7 @@ from kubelet_trio.volumes import (
     VolumeError,
     VolumeManager,
 )
-from tests.volumes.make import pod
+from tests.volumes.make import empty_dir, mount, pod
 
 CONFIG = config_map_key("default", "config")
 KEYS = secret_key("default", "keys")
@@ -437,3 +438,55 @@ async def test_files_belong_to_the_pods_group_and_are_not_writable_for_it(
     assert any(m.path == str(node.directory("secret")) for m in kernel.mounts())
     await node.manager.unmount(PodUid("u-1"))
     assert not any(m.path == str(node.directory("secret")) for m in kernel.mounts())
+
+
+async def test_volumes_mounted_below_another_find_their_mount_points(node: Node) -> None:
+    node.put({CONFIG: ConfigMap(data={"a": "1", "taken": "2"})})
+    mounts = [
+        mount("v", "/etc/app/"),
+        mount("v", "/again"),
+        mount("data", "/etc/app/sub/deep"),
+        mount("data", "/etc/app/sub-2"),
+        mount("data", "/etc/app/sub/deep/er"),  # within the other volume
+        mount("data", "/etc/apple"),
+        mount("data", "/again/taken"),  # a file is there already
+        mount("data", "/again/../etc/app/up"),
+    ]
+    of_pod = pod(config_map(), empty_dir(), mounts=mounts)
+    directory = node.directory("configmap")
+    for _ in range(2):
+        await node.manager.mount(of_pod)
+        found = sorted(str(p.relative_to(directory)) for p in directory.rglob("*") if p.is_dir())
+        assert [p for p in found if not p.startswith("..")] == ["sub", "sub-2", "sub/deep", "up"]
+    assert mode(directory / "sub/deep") == 0o755
+    assert (directory / "taken").read_text() == "2"
+    node.put({CONFIG: ConfigMap(data={"a": "3"})})
+    await node.manager.refresh(of_pod)
+    assert (directory / "a").read_text() == "3"
+    assert (directory / "sub/deep").is_dir()
+
+
+async def test_an_ephemeral_container_may_mount_a_volume_below_another(node: Node) -> None:
+    node.put({CONFIG: ConfigMap(data={"a": "1"})})
+    of_pod = pod(config_map(), empty_dir())
+    await node.manager.mount(of_pod)
+    assert of_pod.spec is not None
+    mounts = [mount("v", "/v"), mount("data", "/v/late")]
+    late = EphemeralContainer(name="debug", image="busybox", volumeMounts=mounts)
+    of_pod.spec.ephemeralContainers = [late]
+    (container,) = (c for c in pod_containers(of_pod) if c.spec.name == "debug")
+    await node.manager.container_mounts(of_pod, container)
+    assert (node.directory("configmap") / "late").is_dir()
+
+
+async def test_a_link_where_a_volume_is_mounted_leads_nowhere(node: Node, tmp_path: Path) -> None:
+    """The directory is not trusted: see the module `atomic`."""
+    node.put({CONFIG: ConfigMap(data={"a": "1"})})
+    of_pod = pod(config_map())
+    await node.manager.mount(of_pod)
+    (tmp_path / "outside").mkdir()
+    (node.directory("configmap") / "sub").symlink_to(tmp_path / "outside")
+    assert of_pod.spec is not None
+    of_pod.spec.containers[0].volumeMounts = [mount("v", "/v"), mount("v", "/v/sub/deep")]
+    await node.manager.mount(of_pod)
+    assert list((tmp_path / "outside").iterdir()) == []
