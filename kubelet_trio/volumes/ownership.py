@@ -3,6 +3,8 @@
 As in the Go kubelet (pkg/volume/volume_linux.go), the walk changes the group of every file and
 adds read and write for the group (only read in a read-only volume); directories also get the
 search bit and set-group-ID, so that new files inherit the group. It takes no permission away.
+What a file system refuses of that, such as an NFS export with `root_squash`, is logged, once for
+each walk, and the pod gets the volume as it is.
 
 The walk goes by descriptors and follows no link, so that a container cannot swap a directory for a
 link under it. However deeply directories are nested, it holds two descriptors, and a name for
@@ -22,8 +24,10 @@ from pathlib import Path
 import trio
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.model import EventSink, open_directory, pod_object_ref
+from kubelet_trio.model import EventSink, get_logger, open_directory, pod_object_ref
 from kubelet_trio.volumes.errors import VolumeError
+
+log = get_logger()
 
 # rwMask, roMask and execMask of pkg/volume/volume_linux.go.
 _READ_WRITE = 0o660
@@ -76,6 +80,29 @@ class Walks:
         return [walk for walk in self._under_way if directory in walk.root.parents]
 
 
+@dataclass(slots=True)
+class _Unchanged:
+    """What a file system refuses during a walk."""
+
+    changes: int = 0
+    first: str = ""
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note the failure of the block. Raises OSError: the group does not exist."""
+        try:
+            yield
+        except OSError as exc:
+            if exc.errno == errno.EINVAL:  # of `_give`
+                raise
+            self.changes += 1
+            self.first = self.first or str(exc)
+
+    def tell(self, path: str) -> None:
+        if self.changes:
+            log.warning("volume.group_not_given", path=path, refused=self.changes, error=self.first)
+
+
 def own_volume(
     root: Path,
     group: int | None,
@@ -118,7 +145,9 @@ def own_tree(
     """
     if group is None:
         return
-    levels = [_Level(os.fstat(root), _own_files(root, group, step, read_only=read_only))]
+    refused = _Unchanged()
+    names = _own_files(root, group, step, refused, read_only=read_only)
+    levels = [_Level(os.fstat(root), names)]
     here = os.dup(root)  # the walk closes `here`, the caller `root`
     try:
         while levels:
@@ -126,10 +155,10 @@ def own_tree(
             if below is not None:
                 os.close(here)
                 here = below
-                names = _own_files(here, group, step, read_only=read_only)
+                names = _own_files(here, group, step, refused, read_only=read_only)
                 levels.append(_Level(os.fstat(here), names))
                 continue
-            own_entry(here, group, read_only=read_only)
+            _own_entry(here, group, refused, read_only=read_only)
             step()
             levels.pop()
             if levels:
@@ -138,20 +167,28 @@ def own_tree(
                 here = above
     finally:
         os.close(here)
+    refused.tell(os.readlink(f"/proc/self/fd/{root}"))
 
 
 def own_entry(descriptor: int, group: int | None, *, read_only: bool) -> None:
     """Give one open file or directory to a group; None changes nothing. Raises OSError."""
-    if group is None:
-        return
+    if group is not None:
+        refused = _Unchanged()
+        _own_entry(descriptor, group, refused, read_only=read_only)
+        refused.tell(os.readlink(f"/proc/self/fd/{descriptor}"))
+
+
+def _own_entry(descriptor: int, group: int, refused: _Unchanged, *, read_only: bool) -> None:
     found = os.fstat(descriptor)
     # fchown(2) and fchmod(2) refuse an O_PATH descriptor (open(2)); its link in /proc works, and
     # always leads to the file that was opened.
     place = f"/proc/self/fd/{descriptor}"
-    _give(place, group)
-    wanted = _wanted(is_directory=stat.S_ISDIR(found.st_mode), read_only=read_only)
-    # After chown(2), which clears the set-ID bits of executable files: this restores them.
-    os.chmod(place, stat.S_IMODE(found.st_mode) | wanted)
+    with refused.noted():
+        _give(place, group)
+    with refused.noted():
+        wanted = _wanted(is_directory=stat.S_ISDIR(found.st_mode), read_only=read_only)
+        # After chown(2), which clears the set-ID bits of executable files: this restores them.
+        os.chmod(place, stat.S_IMODE(found.st_mode) | wanted)
 
 
 def _give(
@@ -195,7 +232,7 @@ def _leave(here: int, level: _Level) -> int:
 
 
 def _own_files(
-    directory: int, group: int, step: Callable[[], object], *, read_only: bool
+    directory: int, group: int, step: Callable[[], object], refused: _Unchanged, *, read_only: bool
 ) -> list[str]:
     """Own the files in a directory; return the names of its subdirectories."""
     directories: list[str] = []
@@ -204,7 +241,7 @@ def _own_files(
             if entry.is_dir(follow_symlinks=False):
                 directories.append(entry.name)
             else:
-                _own_file(entry.name, group, directory, read_only=read_only)
+                _own_file(entry.name, group, directory, refused, read_only=read_only)
                 step()
     return directories
 
@@ -219,7 +256,9 @@ def _wanted(*, is_directory: bool, read_only: bool) -> int:
     return bits | stat.S_ISGID | _SEARCH if is_directory else bits
 
 
-def _own_file(name: str, group: int, directory: int, *, read_only: bool) -> None:
+def _own_file(
+    name: str, group: int, directory: int, refused: _Unchanged, *, read_only: bool
+) -> None:
     """Own a file or a link; skip a directory that has replaced it since the listing."""
     try:
         descriptor = os.open(name, _OPEN, dir_fd=directory)
@@ -228,9 +267,10 @@ def _own_file(name: str, group: int, directory: int, *, read_only: bool) -> None
     try:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISLNK(mode):  # the link's own group; its target may be outside the volume
-            _give(name, group, directory=directory, follow_links=False)
+            with refused.noted():
+                _give(name, group, directory=directory, follow_links=False)
         elif not stat.S_ISDIR(mode):
-            own_entry(descriptor, group, read_only=read_only)
+            _own_entry(descriptor, group, refused, read_only=read_only)
     finally:
         os.close(descriptor)
 

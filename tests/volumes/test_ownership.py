@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import stat
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from lightkube.models.core_v1 import PodSecurityContext
+from structlog.testing import capture_logs
 
 from kubelet_trio.model import PodUid, inline_offload
 from kubelet_trio.volumes import KernelMounter, VolumeManager
@@ -124,6 +126,35 @@ def test_a_directory_that_is_moved_meanwhile_leads_nowhere_else(volume: Path) ->
         own_volume(volume, GROUP, read_only=False)
     assert moved_at
     assert owned(outside)[0] == 0
+
+
+@pytest.mark.parametrize("call", ["chown", "chmod"])
+def test_a_file_system_that_keeps_owners_or_modes_holds_up_no_pod(
+    volume: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Such as an NFS export with root_squash: changeFilePermission only logs what fails."""
+
+    def refuse(path: object, *_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), path)
+
+    with monkeypatch.context() as patched, capture_logs() as logs:
+        patched.setattr(os, call, refuse)
+        own_volume(volume, GROUP, read_only=False)
+    assert owned(volume / "file") == ((0, 0o660) if call == "chown" else (GROUP, 0o600))
+    (told,) = (entry for entry in logs if entry["event"] == "volume.group_not_given")
+    assert told["refused"] == (6 if call == "chown" else 4)  # links have no mode of their own
+    assert "Operation not permitted" in told["error"]
+
+
+def test_a_group_that_a_user_namespace_lacks_is_an_error(
+    volume: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: object, *_: object, **__: object) -> None:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
+
+    monkeypatch.setattr(os, "chown", refuse)
+    with pytest.raises(OSError, match="does not exist in this user namespace"):
+        own_volume(volume, GROUP, read_only=False)
 
 
 @pytest.mark.parametrize(("medium", "mode"), [("Memory", 0o3777), ("", 0o2777)])
