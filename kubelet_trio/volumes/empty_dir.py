@@ -91,8 +91,8 @@ class EmptyDir:
         medium = source.medium or ""
         if self._is_made(source, path) and (medium or not again):
             return
-        if medium not in ("", "Memory") and not medium.startswith(_HUGE_PAGES):
-            raise ValueError(f'emptyDir medium "{medium}" is not supported')
+        if medium not in ("", "Memory", _HUGE_PAGES) and not medium.startswith(f"{_HUGE_PAGES}-"):
+            raise ValueError(f'unknown storage medium "{medium}"')
         _make_directory(path, mode)
         if medium == "Memory":
             options = self._tmpfs_options(pod, source)
@@ -131,7 +131,8 @@ def tmpfs_size(pod: Pod, source: EmptyDirVolumeSource, memory_allocatable: int) 
 def page_size(pod: Pod, medium: str) -> int:
     """Return the page size in bytes for the medium `HugePages` or `HugePages-2Mi`.
 
-    The plain medium means the only size that the pod or its containers request. Raises ValueError.
+    The plain medium means the only size that the pod or its containers request. Raises ValueError
+    (getPageSizeMountOption).
     """
     wanted = medium.removeprefix(_HUGE_PAGES).removeprefix("-")
     asked = {
@@ -144,14 +145,16 @@ def page_size(pod: Pod, medium: str) -> int:
     }
     sizes = {to_units(parse_quantity(size)) for size in asked}
     if wanted:
-        size = to_units(parse_quantity(wanted))
-        if size not in sizes:
-            raise ValueError(f'medium {medium} without a request for "hugepages-{wanted}"')
-        return size
+        sizes &= {to_units(parse_quantity(wanted))}
     if len(sizes) > 1:
-        raise ValueError('medium "HugePages" can be used only if container requests one page size')
+        raise ValueError(
+            f"medium: {medium} can't be used if container requests multiple huge page sizes"
+        )
     if not sizes:
-        raise ValueError('medium "HugePages" without a request for huge pages')
+        raise ValueError(
+            f"medium {medium}: hugePages storage requested, but there is no resource request for "
+            "huge pages"
+        )
     return sizes.pop()
 
 

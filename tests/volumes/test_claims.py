@@ -424,12 +424,19 @@ async def test_the_pod_may_request_the_huge_pages_itself(
     await volumes.unmount(UID)
 
 
+NO_PAGES = "hugePages storage requested, but there is no resource request for huge pages"
+
+
 @pytest.mark.parametrize(
     ("medium", "sizes", "message"),
     [
-        ("HugePages", (), "without a request for huge pages"),
-        ("HugePages", ("2Mi", "1Gi"), "one page size"),
-        ("HugePages-1Gi", ("2Mi",), 'without a request for "hugepages-1Gi"'),
+        ("HugePages", (), f"medium HugePages: {NO_PAGES}"),
+        (
+            "HugePages",
+            ("2Mi", "1Gi"),
+            "medium: HugePages can't be used if container requests multiple huge page sizes",
+        ),
+        ("HugePages-1Gi", ("2Mi",), f"medium HugePages-1Gi: {NO_PAGES}"),
     ],
 )
 async def test_huge_pages_need_a_request_of_their_size(

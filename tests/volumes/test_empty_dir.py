@@ -97,7 +97,7 @@ async def test_a_medium_that_is_not_supported_is_refused_by_name(volumes: Volume
     with pytest.raises(VolumeError) as caught:
         await volumes.mount(pod(empty_dir(medium="Disk")))
     assert str(caught.value) == (
-        'MountVolume.SetUp failed for volume "data" : emptyDir medium "Disk" is not supported'
+        'MountVolume.SetUp failed for volume "data" : unknown storage medium "Disk"'
     )
 
 
