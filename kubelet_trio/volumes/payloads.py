@@ -60,15 +60,15 @@ def projected_payload(spec: VolumeSpec) -> Payload:
     Raises `ObjectError` and `PodConfigError`; an ObjectError lists everything that is missing.
     """
     files: dict[str, File] = {}
-    errors: list[str] = []
+    errors: dict[str, None] = {}  # each text once
     for index, source in enumerate(spec.source.sources or ()):
         try:
             files.update(_projection(spec, source, index, _mode(spec.source)))
         except (ObjectError, ValueError) as exc:
-            errors.append(str(exc))
+            errors[str(exc)] = None
     if errors:
         # The format of NewAggregate in k8s.io/apimachinery/pkg/util/errors.
-        raise ObjectError(errors[0] if len(errors) == 1 else f"[{', '.join(errors)}]")
+        raise ObjectError(next(iter(errors)) if len(errors) == 1 else f"[{', '.join(errors)}]")
     return files
 
 

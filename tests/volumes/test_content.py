@@ -147,6 +147,13 @@ async def test_items_choose_keys_paths_and_modes(node: Node) -> None:
             ),
             '[configmap "config" not found, secret "keys" not found]',
         ),
+        (
+            projected(
+                VolumeProjection(secret=SecretProjection(name="keys")),
+                VolumeProjection(secret=SecretProjection(name="keys")),
+            ),
+            'secret "keys" not found',
+        ),
     ],
 )
 async def test_a_missing_object_is_named(node: Node, volume: Volume, message: str) -> None:

@@ -39,6 +39,8 @@ from kubelet_trio.volumes.teardown import mounted_below
 log = get_logger()
 
 _NO_CLIENT = "kubernetes.io/csi: blockMapper.{} failed to get CSI client: "
+_NO_STAGE_SECRET = "kubernetes.io/csi: failed to get {}: "
+_NO_SECRET = "kubernetes.io/csi: blockMapper.publishVolumeForBlock failed to get {}: "
 
 
 @dataclass(slots=True)
@@ -151,7 +153,7 @@ class CsiBlocks:
             path = str(paths.staging)
             if use.volume in self._staged:
                 return path
-            secrets = secret_values(use, use.stage_secret)
+            secrets = secret_values(use, use.stage_secret, _NO_STAGE_SECRET)
             access = access_of(use, client)
             request = StageRequest(use.volume, path, access, context, use.attributes, secrets)
             await self.node.offload(make_directories, paths.staging)
@@ -184,7 +186,7 @@ class CsiBlocks:
             publish_context=context,
             # Without the tokens of service accounts, as in publishVolumeForBlock.
             volume_context={**use.attributes, **pod_attributes(use)},
-            secrets=secret_values(use, use.publish_secret),
+            secrets=secret_values(use, use.publish_secret, _NO_SECRET),
         )
         is_new = await self.node.offload(_prepare_pod, paths, uid)
         try:

@@ -22,6 +22,7 @@ from kubelet_trio.volumes.layout import device_link
 from kubelet_trio.volumes.spec import VolumeSpec
 
 _TEXT = "Expander.NodeExpand failed to expand the volume"
+_NO_SECRET = "expander.NodeExpand failed to get {}: "
 # isInfeasibleError: the driver will never be able to do it.
 _INFEASIBLE = ("InvalidArgument", "OutOfRange", "NotFound")
 
@@ -57,18 +58,23 @@ def _is_published(node: CsiNode, spec: VolumeSpec) -> bool:
 def _request(
     node: CsiNode, use: VolumeUse, client: DriverClient, size: int
 ) -> v1.NodeExpandVolumeRequest:
-    """Return the request. Raises `ObjectError`: the secret is missing."""
+    """Return the request. Raises `GrowthError`: the secret is missing."""
     spec, secret = use.spec, use.spec.source.nodeExpandSecretRef
     wanted = secret and SecretUse("NodeExpandSecretRef", secret.namespace or "", secret.name or "")
     path, staging_path = _paths(node, use)
     can_stage = client.can(Capability.STAGE_UNSTAGE_VOLUME)
+    try:
+        secrets = secret_values(use, wanted, _NO_SECRET) if spec.persistent is not None else {}
+    except ObjectError as exc:
+        # Final, as upstream: the claim says it.
+        raise GrowthError(str(exc), GrowthProblem.FAILED) from exc
     return v1.NodeExpandVolumeRequest(
         volume_id=use.volume.handle,
         volume_path=path,
         capacity_range=v1.CapacityRange(required_bytes=size),
         staging_target_path=staging_path if can_stage else "",
         volume_capability=client.capability_of(replace(access_of(use, client), group=None)),
-        secrets=secret_values(use, wanted) if spec.persistent is not None else {},
+        secrets=secrets,
     )
 
 

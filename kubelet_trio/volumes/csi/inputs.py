@@ -113,11 +113,19 @@ def check_lifecycle(use: VolumeUse) -> None:
         raise ValueError(f"{text}(only supports [{names}])")
 
 
-def secret_values(use: VolumeUse, secret: SecretUse | None) -> dict[str, str]:
-    """Return a secret's content for the driver. Raises ObjectError."""
+def secret_values(
+    use: VolumeUse, secret: SecretUse | None, text: str = "fetching {} failed: "
+) -> dict[str, str]:
+    """Return a secret's content for the driver. Raises ObjectError.
+
+    Args:
+        use: the volume.
+        secret: None: the driver gets none.
+        text: of an error, before its cause; `{}` stands for the field and the secret.
+    """
     if secret is None:
         return {}
-    where = f"fetching {secret.field} {secret.namespace}/{secret.name} failed: "
+    where = text.format(f"{secret.field} {secret.namespace}/{secret.name}")
     try:
         found = use.spec.objects.get(secret_key(secret.namespace, secret.name), Secret)
         return {key: value.decode() for key, value in secret_content(found).items()}

@@ -16,6 +16,7 @@ import trio
 import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lightkube.models.core_v1 import SecretReference
 from outcome import capture
 
 from kubelet_trio.cri import v1
@@ -428,3 +429,29 @@ async def test_a_device_is_in_use_until_it_is_unstaged(world: World) -> None:
         await world.volumes.unmount(A)
     assert in_use.names == set()
     world.check_clean()
+
+
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [
+        ("Stage", 'SetUpDevice failed for volume "pv" : kubernetes.io/csi: failed to get '),
+        (
+            "Publish",
+            'MapPodDevice failed for volume "pv" : kubernetes.io/csi: '
+            "blockMapper.publishVolumeForBlock failed to get ",
+        ),
+    ],
+)
+async def test_a_missing_secret_is_named(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, field: str, text: str
+) -> None:
+    world = World(tmp_path, ("STAGE_UNSTAGE_VOLUME",))
+    source: Any = {f"node{field}SecretRef": SecretReference(name="gone", namespace="vault")}
+    world.objects.put(*block(**source))
+    async with world.running():
+        with pytest.raises(VolumeError):
+            await world.volumes.mount(user_of(A))
+    assert world.events.texts[0] == (
+        f"FailedMapVolume: MapVolume.{text}Node{field}SecretRef vault/gone: kubernetes.io/csi: "
+        'failed to find the secret gone in the namespace vault with error: secret "gone" not found'
+    )

@@ -203,6 +203,35 @@ async def test_a_disk_that_fails_meanwhile_lets_the_growth_be_tried_again(
     node.rules.check()
 
 
+async def test_a_secret_that_is_missing_is_told_to_pod_and_claim(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    found = persistent(nodeExpandSecretRef={"name": "grow", "namespace": "vault"})
+    node.objects.put(*resized(*found, has=2))
+    async with node.running():
+        await node.volumes.mount(POD)
+        volume, claim = resized(*found, has=2, allocated=3, resize="NodeResizePending")
+        state = msgspec.to_builtins(volume)
+        state["spec"]["capacity"] = {"storage": "3Gi"}
+        node.objects.put(msgspec.convert(state, PersistentVolume), claim)
+        await node.volumes.growing.grow(POD)
+        known = node.objects.known[claim_key("default", "claim-pv")]
+    text = (
+        "expander.NodeExpand failed to get NodeExpandSecretRef vault/grow: kubernetes.io/csi: "
+        'failed to find the secret grow in the namespace vault with error: secret "grow" not found'
+    )
+    failed = 'VolumeResizeFailed: NodeExpandVolume.NodeExpandVolume failed for volume "pv" : '
+    assert failed + text in node.events.texts
+    assert isinstance(known, PersistentVolumeClaim)
+    assert known.status is not None
+    (condition,) = known.status.conditions or []
+    assert (condition.type, condition.message) == (
+        "NodeResizeError",
+        f"failed to expand pvc with {text}",
+    )
+    node.rules.check()
+
+
 async def test_a_driver_without_the_capability_is_not_asked(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
