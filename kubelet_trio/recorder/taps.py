@@ -138,6 +138,10 @@ class RecordedMounter:
     def bind(self, source: str, target: Path) -> None:
         self._do("bind", (source, target), partial(self._mounter.bind, source, target))
 
+    def restrict(self, target: Path, options: Sequence[str]) -> None:
+        do = partial(self._mounter.restrict, target, options)
+        self._do("restrict", (target, options), do)
+
     def share(self, target: Path) -> None:
         self._do("share", (target,), partial(self._mounter.share, target))
 

@@ -83,6 +83,10 @@ class ReplayMounter(FakeMounter):
         self._pace("bind", _place(str(target)))
         super().bind(source, target)
 
+    def restrict(self, target: Path, options: Sequence[str]) -> None:
+        self._pace("restrict", _place(str(target)))
+        super().restrict(target, options)
+
     def unmount(self, target: Path) -> None:
         found = next((m for m in self.mounts() if m.path == str(target)), None)
         if found is not None and found.source.startswith(CSI):

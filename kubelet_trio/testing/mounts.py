@@ -74,6 +74,11 @@ class FakeMounter:
         root = os.path.normpath(os.path.join(whole.root, inside))
         self._mounts.append(replace(whole, path=str(target), root=root))
 
+    def restrict(self, target: Path, options: Sequence[str]) -> None:
+        for number, mount in enumerate(self._mounts):
+            if mount.path == str(target):
+                self._mounts[number] = replace(mount, options=tuple(options))
+
     def _device_mount(self, path: str) -> MountPoint | None:
         """Return the mount of a device that a path is in, if it is in one."""
         around = [m for m in self._mounts if path == m.path or path.startswith(m.path + "/")]

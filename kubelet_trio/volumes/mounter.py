@@ -54,6 +54,10 @@ class Mounter(Protocol):
         """Bind-mount `source` (a file, or a directory with its submounts) at `target`."""
         ...
 
+    def restrict(self, target: Path, options: Sequence[str]) -> None:
+        """Give a bind mount options such as `noexec`. Errors as of `mount_device`."""
+        ...
+
     def share(self, target: Path) -> None:
         """Make a directory a mount point with shared propagation."""
         ...
@@ -106,6 +110,10 @@ class KernelMounter:
 
     def bind(self, source: str, target: Path) -> None:
         self._mount(source, target, "", _MS_BIND | _MS_REC, "")
+
+    def restrict(self, target: Path, options: Sequence[str]) -> None:
+        # By mount(8), which knows the options by name.
+        run_mount(str(target), target, "", ["bind", "remount", *options])
 
     def share(self, target: Path) -> None:
         mounts = self.mounts()

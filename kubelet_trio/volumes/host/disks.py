@@ -156,6 +156,9 @@ class DiskVolumes:
                 await self._mount_disk(spec, source)
             async with self._locks.hold(own):
                 is_first = await run(self._bind, spec, source)
+                if directory is not None and spec.mount_options:
+                    # A disk is mounted with them for the node.
+                    await run(self._mounter.restrict, self.path(spec), spec.mount_options)
         if not is_first and self._kind.owned_once and spec.fs_group is not None:
             await self._warn_of_group(spec, source, spec.fs_group)
         # Not under the disk's lock: the walk over a large volume takes long, and from now on the

@@ -70,6 +70,22 @@ async def test_a_directory_is_bound_without_a_place(tmp_path: Path, mounter: Fak
     assert left_below(root / "pods/u-1/volumes") == []
 
 
+async def test_a_directory_has_the_mount_options_of_its_volume(
+    tmp_path: Path, kernel: KernelMounter
+) -> None:
+    disk, root = tmp_path / "disk", tmp_path / "root"
+    disk.mkdir()
+    plugin = as_async(local(root, kernel))
+    spec = disk_spec("local", LocalVolumeSource(str(disk)), mount_options=("noexec", "nodev"))
+    for _ in range(2):
+        await plugin.set_up(spec)
+        (found,) = (m for m in kernel.mounts() if m.path == str(plugin.path(spec)))
+        assert {"noexec", "nodev"} <= set(found.options)
+        (root / "pods/u-1/plugins/kubernetes.io~local-volume/pv/ready").unlink()  # it was killed
+    await plugin.tear_down(root / "pods/u-1")
+    assert mounted(root, kernel) == []
+
+
 @pytest.mark.parametrize("group", [os.getgid(), None])
 async def test_only_the_first_pod_sets_the_group(
     tmp_path: Path, mounter: FakeMounter, group: int | None
