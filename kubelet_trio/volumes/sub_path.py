@@ -141,7 +141,7 @@ class _Walk:
 
     def _open(self, name: str, *, make: bool) -> int:
         try:
-            return os.open(name, _PATH, dir_fd=self.here)
+            return _open_path(name, self.here)
         except FileNotFoundError:
             if not make:
                 raise
@@ -149,7 +149,7 @@ class _Walk:
         # the sticky bit of a volume in memory (doSafeMakeDir in pkg/volume/util/subpath).
         mode = stat.S_IMODE(os.fstat(self.top).st_mode)
         os.mkdir(name, mode, dir_fd=self.here)
-        made = os.open(name, _PATH, dir_fd=self.here)
+        made = _open_path(name, self.here)
         # Else a container has replaced it meanwhile; `chmod` must not change that file.
         if stat.S_ISDIR(os.fstat(made).st_mode):
             os.chmod(f"/proc/self/fd/{made}", mode)  # mkdir(2) applied the umask
@@ -170,6 +170,16 @@ class _Walk:
     def _step(self, descriptor: int) -> None:
         os.close(self.here)
         self.here = descriptor
+
+
+def _open_path(name: str, directory: int) -> int:
+    """Open an entry of a directory, of any type, without following it. Raises OSError."""
+    try:
+        # As a directory first: then autofs mounts what it has there, and O_PATH alone shows the
+        # empty directory below (doSafeOpen in pkg/volume/util/subpath).
+        return os.open(name, _PATH | os.O_DIRECTORY, dir_fd=directory)
+    except NotADirectoryError:
+        return os.open(name, _PATH, dir_fd=directory)
 
 
 def _is_mounted(target: Path, mounter: Mounter) -> bool:

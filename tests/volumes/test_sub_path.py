@@ -132,8 +132,8 @@ def test_nothing_outside_is_looked_at(volume: Path, tmp_path: Path) -> None:
             open_inside(volume, "far/y", make=True)
     finally:
         sys.setprofile(None)
-    # The volume, the link in it, and nothing else.
-    assert looked.count("open") == 2
+    # The volume, the link in it (first as a directory), and nothing else.
+    assert looked.count("open") == 3
     assert not {"stat", "lstat", "mkdir"} & set(looked)
 
 
@@ -228,6 +228,25 @@ def test_a_bound_directory_is_the_one_inside(
     bind_sub_path(volume, "inner", target, kernel, HungCalls())
     (volume / "a" / "b" / "seen").touch()
     assert (target / "seen").exists()
+
+
+def test_directories_are_opened_in_the_way_that_autofs_mounts_them(
+    volume: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """O_PATH alone mounts nothing (follow_automount in the kernel's fs/namei.c)."""
+    flags: dict[str, int] = {}
+    really = os.open
+
+    def noted(path: Any, given: int, *args: Any, **named: Any) -> int:
+        opened = really(path, given, *args, **named)
+        flags[str(path)] = given
+        return opened
+
+    monkeypatch.setattr(os, "open", noted)
+    for sub_path in ("a/b", "file", "inner", "a/made"):
+        os.close(open_inside(volume, sub_path, make=True))
+    assert {name for name, given in flags.items() if given & os.O_DIRECTORY} == {"a", "b", "made"}
+    assert all(given & os.O_PATH for given in flags.values())
 
 
 def test_a_bound_file_is_the_one_inside(
