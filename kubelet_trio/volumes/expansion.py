@@ -14,6 +14,7 @@ pkg/volume/util/resize_util.go.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
@@ -249,8 +250,19 @@ class VolumeGrowth:
             await self._grow(spec, plugin, claim, plan, state)
         state.known = _seen(state.known, claim, volume)
 
-    async def while_mounted(self, spec: VolumeSpec, plugin: GrowingPlugin) -> None:
-        """Let a mounted volume grow, unless it failed too recently. A failure is an event."""
+    async def while_mounted(
+        self,
+        spec: VolumeSpec,
+        plugin: GrowingPlugin,
+        measured: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        """Let a mounted volume grow, unless it failed too recently. A failure is an event.
+
+        Args:
+            spec: the volume.
+            plugin: its plugin.
+            measured: measures an attempt.
+        """
         found = self._found(spec)
         if found is None or spec.read_only:
             return
@@ -262,7 +274,8 @@ class VolumeGrowth:
         if not isinstance(plan, Growth) or trio.current_time() < state.next_at:
             return
         try:
-            await self._grow(spec, plugin, claim, plan, state)
+            with measured():
+                await self._grow(spec, plugin, claim, plan, state)
         except (GrowthError, ObjectError) as exc:
             state.next_at = trio.current_time() + state.backoff.next_delay()
             text = f'NodeExpandVolume.NodeExpandVolume failed for volume "{spec.disk_name}" : {exc}'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from lightkube.models.core_v1 import Pod, Volume
 
@@ -11,6 +12,7 @@ from kubelet_trio.objects import claim_key, claim_name
 from kubelet_trio.volumes.async_volumes import AsyncVolumes
 from kubelet_trio.volumes.errors import VolumeError
 from kubelet_trio.volumes.expansion import VolumeGrowth
+from kubelet_trio.volumes.measure import VolumeMeter, plugin_name
 from kubelet_trio.volumes.spec import GrowingPlugin, VolumeSpec, is_claimed
 from kubelet_trio.volumes.spec_reader import SpecReader
 from kubelet_trio.volumes.used import used_volumes
@@ -25,6 +27,7 @@ class GrowingVolumes:
     specs: SpecReader
     plugins: AsyncVolumes
     growth: VolumeGrowth | None  # None: nothing grows
+    meter: VolumeMeter
 
     @property
     def has_any(self) -> bool:
@@ -42,7 +45,8 @@ class GrowingVolumes:
                 continue
             plugin = self.plugins.plugin(spec.kind)
             if isinstance(plugin, GrowingPlugin):
-                await self.growth.while_mounted(spec, plugin)
+                measured = partial(self.meter.operation, "volume_fs_resize", plugin_name(spec))
+                await self.growth.while_mounted(spec, plugin, measured)
 
     def forget(self, uid: PodUid) -> None:
         """Forget a pod that is gone: what `grow` has read, and what it knows of its volumes."""

@@ -146,7 +146,7 @@ class VolumeManager:
             PodFacts(allocatable=facts.allocatable),
             lambda kind: kind in (*self._plugins, *_BY_RUNTIME) or self._async.serves(kind),
         )
-        self.growing = GrowingVolumes(self._specs, self._async, growth)
+        self.growing = GrowingVolumes(self._specs, self._async, growth, self._volume_meter)
         self.unused = UnusedVolumes(self._async)
 
     async def prepare(self) -> bool:

@@ -23,6 +23,7 @@ from kubelet_trio.volumes.spec import VolumeSpec
 
 _DURATION = "storage_operation_duration_seconds"
 _OVERALL = "volume_operation_total_seconds"
+_UNDO = {"volume_mount": "volume_unmount", "map_volume": "unmap_volume"}
 
 
 @dataclass(slots=True)
@@ -42,7 +43,8 @@ class VolumeMeter:
 
     meter: Meter
     _desired: dict[PodUid, tuple[str, ...]] = field(default_factory=dict)  # plugin names
-    _set_up: dict[PodUid, tuple[str, ...]] = field(default_factory=dict)
+    # Plugin names, and the names of the operations that undo the set-ups.
+    _set_up: dict[PodUid, tuple[tuple[str, str], ...]] = field(default_factory=dict)
     _desired_at: dict[PodUid, float] = field(default_factory=dict)  # until they are set up
 
     def note_desired(self, uid: PodUid, kinds: Iterable[str]) -> None:
@@ -60,14 +62,14 @@ class VolumeMeter:
         for row in rows:
             self._observe(row)
             if row.is_done:
-                done.append(_plugin(row.kind))
+                done.append((_plugin(row.kind), _UNDO[row.name]))
         if done and is_first:
             self._set_up[uid] = tuple(done)
         since = self._desired_at.pop(uid, None) if done and is_first else None
         if since is not None:
             # GenerateMountVolumeFunc: from the wish to the mount, failed attempts included.
             took = trio.current_time() - since
-            for plugin in done:
+            for plugin, _ in done:
                 self.meter.observe(_OVERALL, took, ("overall_volume_mount", plugin), STORAGE)
 
     @contextmanager
@@ -75,12 +77,12 @@ class VolumeMeter:
         """Record a teardown while the block runs it; every volume counts with the whole time."""
         rows: list[Operation] = []
         try:
-            with timed(rows, "", "volume_unmount"):
+            with timed(rows, ""):
                 yield
         finally:
             (row,) = rows
-            for plugin in self._set_up.get(uid, ()):
-                self._observe(replace(row, kind=plugin))
+            for plugin, name in self._set_up.get(uid, ()):
+                self._observe(replace(row, kind=plugin, name=name))
             if row.is_done:
                 self._set_up.pop(uid, None)
                 self._desired.pop(uid, None)
@@ -98,15 +100,13 @@ class VolumeMeter:
 
     def totals(self) -> Mapping[tuple[str, str], int]:
         """Return the number of volumes, by plugin and state."""
-        states = (
-            ("desired_state_of_world", self._desired),
-            ("actual_state_of_world", self._set_up),
-        )
+        desired = (plugin for plugins in self._desired.values() for plugin in plugins)
+        actual = (plugin for made in self._set_up.values() for plugin, _ in made)
         return Counter(
-            (plugin, state)
-            for state, pods in states
-            for plugins in pods.values()
-            for plugin in plugins
+            [
+                *((plugin, "desired_state_of_world") for plugin in desired),
+                *((plugin, "actual_state_of_world") for plugin in actual),
+            ]
         )
 
     def _observe(self, row: Operation) -> None:

@@ -86,6 +86,8 @@ async def test_a_device_is_staged_published_mapped_and_undone(
     world.check_clean()
     assert not (world.root / "pods/u-a/volumeDevices").exists()
     assert not (base / "pv").exists()
+    measured = world.meter.histograms("storage_operation_duration_seconds")
+    assert {labels[1] for labels, _ in measured} == {"map_volume", "unmap_volume", "unmap_device"}
 
 
 async def test_containers_get_the_link_as_a_device(

@@ -84,6 +84,12 @@ class Node(World):
         return capacity["storage"]
 
 
+def resizes(node: Node) -> list[str]:
+    """Return how the growths of mounted volumes ended, as metrics show them."""
+    found = node.meter.histograms("storage_operation_duration_seconds")
+    return [labels[2] for labels, _ in found if labels[1] == "volume_fs_resize"]
+
+
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
     return Node(tmp_path, ("STAGE_UNSTAGE_VOLUME", "EXPAND_VOLUME"))
@@ -118,6 +124,7 @@ async def test_a_running_pods_volume_grows_where_it_is_published(
         assert node.capacity == "3Gi"
         success = 'MountVolume.NodeExpandVolume succeeded for volume "pv" '
         assert node.events.texts.count(f"FileSystemResizeSuccessful: {success}") == 2
+        assert resizes(node) == ["success"]
         await node.volumes.unmount(POD.metadata.uid)  # type: ignore[union-attr,arg-type]
     node.rules.check()
 
@@ -222,6 +229,7 @@ async def test_a_secret_that_is_missing_is_told_to_pod_and_claim(
     )
     failed = 'VolumeResizeFailed: NodeExpandVolume.NodeExpandVolume failed for volume "pv" : '
     assert failed + text in node.events.texts
+    assert resizes(node) == ["fail-unknown"]
     assert isinstance(known, PersistentVolumeClaim)
     assert known.status is not None
     (condition,) = known.status.conditions or []
