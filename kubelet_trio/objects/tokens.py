@@ -116,10 +116,10 @@ def _renew_at(expires_at: float, lifetime: float) -> float:
 
 
 def _failure(request: TokenRequest, exc: Exception, *, is_renewal: bool) -> str:
-    account = f"{request.pod.namespace}/{request.service_account}"
     if is_renewal:
+        account = f"{request.pod.namespace}/{request.service_account}"
         return f"token of service account {account} expired and refresh failed: {exc}"
-    return f"failed to fetch token for service account {account}: {exc}"
+    return f"failed to fetch token: {exc}"
 
 
 class ClusterAccounts:
