@@ -102,6 +102,7 @@ def _image_mount(mount: VolumeMount, inside: str, context: MountContext) -> v1.M
     return v1.Mount(
         container_path=os.path.join("/", mount.mountPath),
         readonly=True,
+        recursive_read_only=_is_recursive_read_only(mount, context),
         image=image,
         image_sub_path=inside,
         propagation=_propagation(mount),

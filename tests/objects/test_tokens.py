@@ -81,7 +81,7 @@ async def test_while_the_server_is_away_a_valid_one_is_good_enough(
 async def test_what_is_refused_is_told(autojump_clock: MockClock) -> None:
     world = World()
     world.kube.remove(ServiceAccount, "default")
-    with pytest.raises(ObjectError, match="^failed to fetch token: .*not found"):
+    with pytest.raises(ObjectError, match=r"^failed to fetch token: .*not found"):
         await world.token()
 
 

@@ -467,6 +467,19 @@ async def test_an_image_is_mounted_by_the_runtime(tmp_path: Path, mounter: FakeM
         await unable.container_mounts(of_pod, main(of_pod), images=images)
 
 
+async def test_an_image_may_be_read_only_recursively(tmp_path: Path, mounter: FakeMounter) -> None:
+    image = Volume(name="app", image=ImageVolumeSource("Always", "registry/app:1"))
+    wanted = mount("app", "/app", readOnly=True, recursiveReadOnly="Enabled")
+    of_pod, images = pod(image, mounts=[wanted]), {"app": v1.ImageSpec(image="sha256:1")}
+    facts = NodeFacts(recursive_read_only=lambda _handler: True)
+    able = VolumeManager(tmp_path, mounter, inline_offload, node=facts)
+    (made,) = await able.container_mounts(of_pod, main(of_pod), images=images)
+    assert made.recursive_read_only
+    unable = VolumeManager(tmp_path, mounter, inline_offload)
+    with pytest.raises(VolumeError, match="it is not supported by the runtime"):
+        await unable.container_mounts(of_pod, main(of_pod), images=images)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may change groups")
 async def test_a_group_that_could_not_be_set_is_set_at_the_next_attempt(
     tmp_path: Path,
