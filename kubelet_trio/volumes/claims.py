@@ -28,6 +28,7 @@ from kubelet_trio.objects import (
     persistent_as_csi,
     volume_key,
 )
+from kubelet_trio.volumes.errors import VolumeStepError, set_up_error
 from kubelet_trio.volumes.layout import BLOCK_PLUGINS, MARKER, ready_file
 from kubelet_trio.volumes.used import used_names
 
@@ -178,20 +179,29 @@ def _meta(claim: PersistentVolumeClaim) -> ObjectMeta:
     return claim.metadata or ObjectMeta()
 
 
-def take_for_one_pod(pods_dir: Path, uid: str, disk_name: str) -> None:
+def take_for_one_pod(pods_dir: Path, uid: str, disk_name: str, *, is_block: bool) -> None:
     """Reserve a ReadWriteOncePod volume for a pod, by a marker on disk.
 
     The scheduler admits one pod only; this is for pods that bypass it with `nodeName`, as in the
     Go kubelet. Callers hold a lock: two at a time could both find the volume free.
 
-    Raises ValueError if another pod has it, and OSError.
+    Raises `VolumeError` if another pod has it, or the disk fails.
     """
-    own = ready_file(pods_dir / uid, _ONE_POD_PLUGIN, disk_name)
+    try:
+        _take(pods_dir, ready_file(pods_dir / uid, _ONE_POD_PLUGIN, disk_name), uid)
+    except OSError as exc:
+        raise set_up_error(disk_name, exc, is_block=is_block) from exc
+    except ValueError as exc:
+        step = VolumeStepError(str(exc), "MapVolume.SetUpDevice" if is_block else "")
+        raise set_up_error(disk_name, step, is_block=is_block) from exc
+
+
+def _take(pods_dir: Path, own: Path, uid: str) -> None:
     if own.exists():
         return
     make_directories(own.parent)
     for other in pods_dir.iterdir():
-        if other.name != uid and ready_file(other, _ONE_POD_PLUGIN, disk_name).exists():
+        if other.name != uid and ready_file(other, _ONE_POD_PLUGIN, own.parent.name).exists():
             raise ValueError(
                 "volume uses the ReadWriteOncePod access mode and is already in use by another pod"
             )

@@ -113,6 +113,8 @@ def _make_mount_point(directory: Path, below: str) -> None:
     """Make a mount point in a volume, because a runtime cannot in a read-only mount.
 
     Whatever else has the name stays: a file of the volume, or what a container has put there.
+
+    Raises OSError.
     """
     path = directory / below
     with suppress(NotADirectoryError):

@@ -285,13 +285,12 @@ class VolumeManager:
             raise unprocessed_error(deleting)
         self._check_persistent(specs)
         for spec in specs:
-            if not spec.is_for_one_pod:
-                continue
-            try:
+            if spec.is_for_one_pod:
+                uid, name, is_block = spec.uid, spec.disk_name, spec.is_block
                 async with self._one_pod:
-                    await self._offload(take_for_one_pod, self._pods_dir, spec.uid, spec.disk_name)
-            except (OSError, ValueError) as exc:
-                raise set_up_error(spec.disk_name, exc) from exc
+                    await self._offload(
+                        take_for_one_pod, self._pods_dir, uid, name, is_block=is_block
+                    )
 
     def _check_persistent(self, specs: Iterable[VolumeSpec]) -> None:
         """Check that volumes may be mounted on this node. Raises `VolumeError` for the first."""

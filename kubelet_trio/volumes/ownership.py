@@ -98,8 +98,10 @@ class _Unchanged:
             self.changes += 1
             self.first = self.first or str(exc)
 
-    def tell(self, path: str) -> None:
+    def tell(self, descriptor: int) -> None:
+        """Log the failures of a walk that began at a descriptor. Raises OSError."""
         if self.changes:
+            path = os.readlink(f"/proc/self/fd/{descriptor}")
             log.warning("volume.group_not_given", path=path, refused=self.changes, error=self.first)
 
 
@@ -167,7 +169,7 @@ def own_tree(
                 here = above
     finally:
         os.close(here)
-    refused.tell(os.readlink(f"/proc/self/fd/{root}"))
+    refused.tell(root)
 
 
 def own_entry(descriptor: int, group: int | None, *, read_only: bool) -> None:
@@ -175,7 +177,7 @@ def own_entry(descriptor: int, group: int | None, *, read_only: bool) -> None:
     if group is not None:
         refused = _Unchanged()
         _own_entry(descriptor, group, refused, read_only=read_only)
-        refused.tell(os.readlink(f"/proc/self/fd/{descriptor}"))
+        refused.tell(descriptor)
 
 
 def _own_entry(descriptor: int, group: int, refused: _Unchanged, *, read_only: bool) -> None:

@@ -140,6 +140,7 @@ class _Walk:
         raise SubPathError(f"a link to {target} is not within the volume {self.places[0]}")
 
     def _open(self, name: str, *, make: bool) -> int:
+        """Open an entry here, or make a directory of that name. Raises OSError."""
         try:
             return _open_path(name, self.here)
         except FileNotFoundError:

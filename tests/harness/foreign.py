@@ -182,7 +182,8 @@ ALLOWED: dict[str, str] = {
         "volumes/atomic.py::_clear os.scandir",
         "volumes/atomic.py::_has_names os.scandir",
         "volumes/ownership.py::_own_files os.scandir",
-        "volumes/ownership.py::own_entry os.chmod",
+        "volumes/ownership.py::_Unchanged.tell os.readlink",
+        "volumes/ownership.py::_own_entry os.chmod",
         "volumes/sub_path.py::_Walk._open os.chmod",
         "volumes/sub_path.py::open_inside os.readlink",
     ),
@@ -199,8 +200,8 @@ ALLOWED: dict[str, str] = {
         "model/removal.py::_open os.open",
         "volumes/atomic.py::_write os.open",
         "volumes/ownership.py::_own_file os.open",
-        "volumes/sub_path.py::_Walk._open os.open",
         "volumes/sub_path.py::_Walk._up os.open",
+        "volumes/sub_path.py::_open_path os.open",
     ),
     **_all(
         _TOP,
@@ -255,7 +256,7 @@ ALLOWED: dict[str, str] = {
         "volumes/pods_dir.py::PodsDirectory.pods Path.is_dir, os.scandir",
         "volumes/block.py::DeviceMaps.map Path.symlink_to, Path.touch, Path.unlink, os.readlink",
         "volumes/block.py::DeviceMaps.unmap Path.unlink",
-        "volumes/claims.py::take_for_one_pod Path.exists, Path.iterdir, Path.touch",
+        "volumes/claims.py::_take Path.exists, Path.iterdir, Path.touch",
         "volumes/layout.py::names_in os.listdir",
         "volumes/host/plugins.py::_has_remains Path.is_dir",
         "volumes/sub_path.py::_make_target Path.is_dir, Path.is_file, Path.mkdir, Path.rmdir, "

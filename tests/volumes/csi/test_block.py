@@ -457,3 +457,19 @@ async def test_a_missing_secret_is_named(
         f"FailedMapVolume: MapVolume.{text}Node{field}SecretRef vault/gone: kubernetes.io/csi: "
         'failed to find the secret gone in the namespace vault with error: secret "gone" not found'
     )
+
+
+async def test_a_device_for_one_pod_is_refused_to_a_second(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    world = World(tmp_path)
+    world.objects.put(*block(modes=("ReadWriteOncePod",)))
+    async with mapped(world, A):
+        with pytest.raises(VolumeError) as caught:
+            await world.volumes.mount(user_of(B))
+        await world.volumes.unmount(A)
+    assert (caught.value.reason, str(caught.value)) == (
+        "FailedMapVolume",
+        'MapVolume.SetUpDevice failed for volume "pv" : volume uses the ReadWriteOncePod access '
+        "mode and is already in use by another pod",
+    )
