@@ -81,13 +81,16 @@ class CsiBlocks:
         Raises `VolumeStepError`, OSError, ValueError, `ObjectError`.
         """
         use = volume_use(spec)
-        if await self.is_set_up(spec) and not use.driver.requiresRepublish:
+        is_again = await self.is_set_up(spec)
+        if is_again and not use.driver.requiresRepublish:
             return
         paths = self._paths(_checked(spec.disk_name))
         node = self.node
         self.users.add(spec.uid, use.volume)
         await node.wait_attached(use)
         async with node.locks.hold(use.volume.unique_name):
+            if not is_again and await self.is_set_up(spec):
+                return  # the pod has another volume of the same claim
             # Again: the teardown of another pod may have released the volume meanwhile.
             context = await node.wait_attached(use)
             staging_path = await self._stage(use, paths, context)
@@ -97,7 +100,7 @@ class CsiBlocks:
             target, entry = paths.targets / spec.uid, paths.entries / spec.uid
             with failing_step("MapBlockVolume", use):
                 await node.offload(self.maps.map, target, entry, paths.link(spec.uid))
-        self._mapped.add((spec.uid, spec.disk_name))
+            self._mapped.add((spec.uid, spec.disk_name))
 
     async def tear_down(self, pod_dir: Path) -> None:
         """Unmap and unpublish all volumes of a pod, and unstage those that no other pod uses.
@@ -182,7 +185,7 @@ class CsiBlocks:
             str(paths.targets / uid),
             access_of(use, client),
             staging_path,
-            read_only=use.spec.read_only,
+            read_only=use.read_only,
             publish_context=context,
             # Without the tokens of service accounts, as in publishVolumeForBlock.
             volume_context={**use.attributes, **pod_attributes(use)},

@@ -82,7 +82,8 @@ class CsiFilesystems:
         Raises `VolumeStepError`, `VolumeError`, OSError, ValueError, `ObjectError`.
         """
         use = volume_use(spec)
-        if await self.is_set_up(spec) and not use.driver.requiresRepublish:
+        is_again = await self.is_set_up(spec)
+        if is_again and not use.driver.requiresRepublish:
             return
         check_lifecycle(use)
         node = self.node
@@ -92,6 +93,8 @@ class CsiFilesystems:
         node.users.add(spec.uid, use.volume)
         await node.wait_attached(use)
         async with node.locks.hold(use.volume.unique_name):
+            if not is_again and await self.is_set_up(spec):
+                return  # the pod has another volume of the same claim
             # Again: the teardown of another pod may have released the volume meanwhile.
             context = await node.wait_attached(use)
             use = await self.staging.settle_label(use)
@@ -100,7 +103,7 @@ class CsiFilesystems:
                 client = node.drivers.client(use.volume.driver)
                 await self._publish(use, client, staging_path, context)
                 await self._own(use, client)
-        self._done.add((spec.uid, escaped_name(spec.disk_name)))
+            self._done.add((spec.uid, escaped_name(spec.disk_name)))
 
     async def is_set_up(self, spec: VolumeSpec) -> bool:
         """Whether this process has published the volume, and given it to the fsGroup."""
@@ -202,7 +205,7 @@ class CsiFilesystems:
             str(target),
             access_of(use, client, use.spec.selinux_label),
             staging_path,
-            read_only=use.spec.read_only,
+            read_only=use.read_only,
             publish_context=context,
             volume_context=attributes if in_secrets else {**attributes, **tokens},
             secrets={**secrets, **tokens} if in_secrets else secrets,

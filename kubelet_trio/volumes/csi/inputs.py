@@ -26,6 +26,7 @@ from kubelet_trio.objects import (
 from kubelet_trio.volumes.csi.data import EPHEMERAL, PERSISTENT, check_driver_name, inline_handle
 from kubelet_trio.volumes.csi.types import CsiVolume
 from kubelet_trio.volumes.spec import VolumeSpec
+from kubelet_trio.volumes.used import used_volumes
 
 _WITH_FS_TYPE = "ReadWriteOnceWithFSType"  # the API's default of fsGroupPolicy
 _FOR_ONE_NODE = ("ReadWriteOnce", "ReadWriteOncePod")
@@ -56,6 +57,18 @@ class VolumeUse:
     attributes: Mapping[str, str]
     stage_secret: SecretUse | None
     publish_secret: SecretUse | None
+
+    @property
+    def read_only(self) -> bool:
+        """Whether it is published read-only: unless another of the pod's volumes names the same
+        claim and may be written to.
+        """
+        claim = self.spec.claim
+        if not self.spec.read_only or claim is None or claim.metadata is None:
+            return self.spec.read_only
+        name = claim.metadata.name
+        sources = (volume.persistentVolumeClaim for volume in used_volumes(self.spec.pod))
+        return all(s.readOnly for s in sources if s is not None and s.claimName == name)
 
     @property
     def lifecycle(self) -> str:
@@ -190,7 +203,7 @@ def sets_group(use: VolumeUse) -> bool:
         raise ValueError(
             f"kubernetes.io/csi: mounter.SetupAt failed to check fsGroup policy: {policy} is none"
         )
-    if spec.fs_group is None or policy == "None" or spec.read_only:
+    if spec.fs_group is None or policy == "None" or use.read_only:
         return False
     if policy == "File":
         return True

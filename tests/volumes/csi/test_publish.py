@@ -16,6 +16,7 @@ from lightkube.models.core_v1 import (
     PodSecurityContext,
     Secret,
     SecretReference,
+    VolumeDevice,
 )
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.models.storage_v1 import TokenRequest as DriverToken
@@ -39,6 +40,7 @@ from tests.volumes.csi.world import (
     DRIVER,
     Objects,
     World,
+    block,
     claimed,
     driver_object,
     inline,
@@ -46,6 +48,7 @@ from tests.volumes.csi.world import (
     pod_of,
 )
 from tests.volumes.host.test_left_calls import Stuck
+from tests.volumes.make import main
 
 A, B = PodUid("u-a"), PodUid("u-b")
 
@@ -498,3 +501,28 @@ async def test_a_driver_object_that_cannot_be_read_is_waited_for(
             world.events.texts
         )
         await world.volumes.unmount(PodUid("u-1"))
+
+
+@pytest.mark.parametrize("read_only", ["one", "two"])
+@pytest.mark.parametrize("is_block", [False, True])
+async def test_a_claim_that_a_pod_names_twice_is_published_once(
+    tmp_path: Path, autojump_clock: MockClock, is_block: bool, read_only: str
+) -> None:
+    world = World(tmp_path)
+    world.objects.put(*(block() if is_block else persistent()))
+    made = pod_of(A, *(claimed(name, readOnly=name == read_only) for name in ("one", "two")))
+    assert made.spec is not None
+    (container,) = made.spec.containers
+    if is_block:
+        container.volumeDevices = [
+            VolumeDevice(devicePath=f"/dev/{name}", name=name) for name in ("one", "two")
+        ]
+        container.volumeMounts = None
+    async with world.running():
+        await world.volumes.mount(made)
+        (call,) = [call for call in world.rules.log if call.method == calls.PUBLISH]
+        assert not call.is_read_only  # one of the two is written to
+        found = await world.volumes.container_mounts(made, main(made))
+        assert [mount.readonly for mount in found].count(True) == (0 if is_block else 1)
+        await world.volumes.unmount(A)
+    world.check_clean()
