@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,6 +28,9 @@ _PROPAGATION = {  # CRI's names by the API's
     "HostToContainer": "PROPAGATION_HOST_TO_CONTAINER",
     "Bidirectional": "PROPAGATION_BIDIRECTIONAL",
 }
+
+# Of a subPath that is missing: behind a dangling link, or in a volume that is read-only.
+_NOT_MADE = (errno.ENOENT, errno.EROFS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +132,11 @@ def _bind(
             containerName=container.spec.name,
             error=str(exc),
         )
+        is_missing = isinstance(exc, OSError) and exc.errno in _NOT_MADE
+        what = "create subPath directory" if is_missing else "prepare subPath"
         raise VolumeError(
             mount.name,
-            f'failed to prepare subPath for volumeMount "{mount.name}" '
-            f'of container "{container.spec.name}"',
+            f'failed to {what} for volumeMount "{mount.name}" of container "{container.spec.name}"',
         ) from exc
     return target
 

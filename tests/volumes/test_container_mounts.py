@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import io
 import os
 from pathlib import Path
@@ -144,6 +145,28 @@ async def test_a_sub_path_out_of_the_volume_tells_the_owner_nothing_of_the_host(
         await volumes.container_mounts(of_pod, main(of_pod))
     assert str(caught.value) == (
         'failed to prepare subPath for volumeMount "data" of container "main"'
+    )
+
+
+@pytest.mark.parametrize("is_read_only", [True, False])
+async def test_a_sub_path_that_cannot_be_made_is_told_as_such(
+    volumes: VolumeManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_read_only: bool
+) -> None:
+    of_pod = pod(empty_dir(), mounts=[mount(subPath="missing")])
+    await volumes.mount(of_pod)
+    if is_read_only:
+
+        def refuse(path: str, *_: object, **__: object) -> None:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+
+        monkeypatch.setattr(os, "mkdir", refuse)
+    else:
+        data = tmp_path / "pods/u-1/volumes/kubernetes.io~empty-dir/data"
+        (data / "missing").symlink_to("nowhere")
+    with pytest.raises(VolumeError) as caught:
+        await volumes.container_mounts(of_pod, main(of_pod))
+    assert str(caught.value) == (
+        'failed to create subPath directory for volumeMount "data" of container "main"'
     )
 
 
