@@ -421,7 +421,7 @@ class Cluster:
             self.node_changed,
         )
         registration = Registration(
-            *(api, identity, node, observer.observe),
+            *(api, identity, node, observer.observe, events),
             reset_extended=reset_extended,
             startup=self._startup,
         )

@@ -20,7 +20,7 @@ from kubelet_trio.kube import KubeApi, KubeError, KubeUnavailableError, NotFound
 from kubelet_trio.model import Backoff, Bell, EventSink, ObjectRef, get_logger
 from kubelet_trio.node.conditions import transitions
 from kubelet_trio.node.object import platform_patch
-from kubelet_trio.node.registration import CALL_LIMIT, NodeObject
+from kubelet_trio.node.registration import CALL_LIMIT, NodeObject, emit_node_events
 from kubelet_trio.node.startup import NodeStartup
 from kubelet_trio.node.status import material_patch, node_status, status_patch
 from kubelet_trio.node.types import NodeIdentity, NodeView
@@ -152,18 +152,16 @@ class NodeHeartbeat:
         if is_unschedulable != self._is_unschedulable:
             self._is_unschedulable = is_unschedulable
             reason = "NodeNotSchedulable" if is_unschedulable else "NodeSchedulable"
-            name = self._identity.name
-            ref = ObjectRef("Node", name, uid=name)
-            self._events.emit(ref, "Normal", reason, f"Node {name} status is now: {reason}")
+            emit_node_events(self._events, self._identity.name, (reason,))
 
     def _emit_changes(self, node: Node, before: NodeStatus, after: NodeStatus) -> None:
         name = self._identity.name
         boot_before = before.nodeInfo.bootID if before.nodeInfo is not None else ""
         boot = after.nodeInfo.bootID if after.nodeInfo is not None else ""
-        ref = ObjectRef("Node", name, uid=name)  # as upstream, clients select by the name
         if boot_before and boot and boot != boot_before:
             text = f"Node {name} has been rebooted, boot id: {boot}"
-            self._events.emit(ref, "Warning", "Rebooted", text)
-        for reason in transitions(before.conditions or (), after.conditions or ()):
-            self._events.emit(ref, "Normal", reason, f"Node {name} status is now: {reason}")
+            self._events.emit(ObjectRef("Node", name, uid=name), "Warning", "Rebooted", text)
+        reasons = transitions(before.conditions or (), after.conditions or ())
+        emit_node_events(self._events, name, reasons)
+        for reason in reasons:
             log.info("node.condition", reason=reason)

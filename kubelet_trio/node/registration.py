@@ -7,7 +7,7 @@ kubelet_node_status.go.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,8 @@ from kubelet_trio.kube import (
     KubeUnavailableError,
     is_newer,
 )
-from kubelet_trio.model import Backoff, get_logger
+from kubelet_trio.model import Backoff, EventSink, ObjectRef, get_logger
+from kubelet_trio.node.conditions import transitions
 from kubelet_trio.node.object import initial_node, metadata_patch, without_extended
 from kubelet_trio.node.startup import NodeStartup
 from kubelet_trio.node.status import node_status, status_patch
@@ -64,6 +65,7 @@ class Registration:
     identity: NodeIdentity
     node: NodeObject
     observe: Callable[[], Awaitable[NodeView]]
+    events: EventSink
     # As no device plugin has registered with this agent yet. An agent that knows the resources of
     # an earlier one's plugins reports these as 0 itself (ShouldResetExtendedResourceCapacity).
     reset_extended: bool = True
@@ -75,6 +77,10 @@ class Registration:
         if not self.identity.register:
             return
         backoff, told = Backoff(_FIRST_RETRY, _LAST_RETRY), ""
+        # Once for each start, also of a node that is registered already; the Go kubelet repeats
+        # them with each attempt (initialNode).
+        status = node_status(self.identity, await self.observe(), NodeStatus())
+        emit_node_events(self.events, self.identity.name, transitions((), status.conditions or ()))
         while True:
             try:
                 if self.startup is not None:
@@ -119,6 +125,13 @@ class Registration:
         if not patch:
             return existing
         return await self.api.patch(Node, self.identity.name, patch, subresource="status")
+
+
+def emit_node_events(events: EventSink, name: str, reasons: Iterable[str]) -> None:
+    """Emit events about the node's state: the reason is the state's name."""
+    ref = ObjectRef("Node", name, uid=name)  # as upstream, clients select by the name
+    for reason in reasons:
+        events.emit(ref, "Normal", reason, f"Node {name} status is now: {reason}")
 
 
 def _uid(node: Node) -> str:

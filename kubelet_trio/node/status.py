@@ -29,8 +29,8 @@ _DISK = "ephemeral-storage"  # required with localStorageCapacityIsolation
 
 def node_status(identity: NodeIdentity, view: NodeView, before: NodeStatus) -> NodeStatus:
     """Return the status to report; fields of other owners in `before` are kept."""
-    capacity = _merged(before.capacity, view.resources.capacity)
-    allocatable = _merged(before.allocatable, view.resources.allocatable)
+    capacity = {**_announced(before.capacity), **view.resources.capacity}
+    allocatable = {**_allocatable(before, capacity), **view.resources.allocatable}
     required = (*_REQUIRED, _DISK) if identity.local_storage else _REQUIRED
     missing = [name for name in required if name not in capacity]
     not_ready = list(view.not_ready)
@@ -55,9 +55,21 @@ def node_status(identity: NodeIdentity, view: NodeView, before: NodeStatus) -> N
     )
 
 
-def _merged(before: Mapping[str, Any] | None, own: Mapping[str, str]) -> dict[str, Any]:
-    """Return our amounts and the extended resources of others."""
-    return {**{k: v for k, v in (before or {}).items() if is_extended(k)}, **own}
+def _announced(amounts: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the amounts that others announce: of extended resources, and any with a domain.
+
+    Koordinator's `kubernetes.io/batch-cpu`, for example, is no extended resource.
+    """
+    return {name: amount for name, amount in (amounts or {}).items() if "/" in name}
+
+
+def _allocatable(before: NodeStatus, capacity: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what can be allocated of them: all of it, whoever announced only the capacity.
+
+    An extended resource without a capacity is withdrawn. Source: MachineInfo.
+    """
+    kept = {n: a for n, a in _announced(before.allocatable).items() if not is_extended(n)}
+    return {**kept, **_announced(capacity)}
 
 
 def _addresses(

@@ -84,7 +84,7 @@ class World:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        registration = Registration(self.api, IDENTITY, self.node, self.observe)
+        registration = Registration(self.api, IDENTITY, self.node, self.observe, Sink())
         async with trio.open_nursery() as nursery:
             await nursery.start(registration.run)
             await nursery.start(self.heartbeat.run)

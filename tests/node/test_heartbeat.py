@@ -54,7 +54,7 @@ class World:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        registration = Registration(self.api, self.identity, self.node, self.observe)
+        registration = Registration(self.api, self.identity, self.node, self.observe, self.events)
         lease = NodeLease(self.api, self.node, self.clock)
         parts: tuple[Callable[..., Awaitable[Any]], ...] = (
             registration.run,
@@ -107,6 +107,29 @@ async def test_a_node_registers_and_is_ready_within_a_second(autojump_clock: Moc
         assert node.status is not None
         assert node.status.capacity == view().resources.capacity
         await world.wait(lambda: world.lease() is not None)
+
+
+_FIRST_EVENTS = ["NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID"]
+
+
+async def test_an_agent_tells_the_pressures_that_it_starts_with(autojump_clock: MockClock) -> None:
+    world = World()
+    world.see = view(not_ready=("container runtime is down",))
+    world.kube.go_down()
+    async with world.running():
+        await trio.sleep(60)  # several attempts
+        world.kube.come_back()
+        await world.wait(lambda: world.found() is not None)
+        world.see = view()
+        world.wake.ring()
+        await world.wait(world.is_ready)
+    assert world.events.reasons == [*_FIRST_EVENTS, "NodeReady"]
+    # Another agent on the same node, of which nothing has changed.
+    world.events.reasons.clear()
+    world.node = NodeObject()
+    async with world.running():
+        await trio.sleep(1)
+    assert world.events.reasons == _FIRST_EVENTS
 
 
 async def test_a_server_that_is_away_at_first_is_waited_for(autojump_clock: MockClock) -> None:
@@ -169,12 +192,7 @@ async def test_an_object_that_exists_is_put_right(autojump_clock: MockClock) -> 
     network = world.condition("NetworkUnavailable")
     assert network is not None
     assert network.reason == "RouteCreated"
-    assert world.events.reasons == [
-        "NodeHasSufficientMemory",
-        "NodeHasNoDiskPressure",
-        "NodeHasSufficientPID",
-        "NodeReady",
-    ]
+    assert world.events.reasons == [*_FIRST_EVENTS, *_FIRST_EVENTS, "NodeReady"]
 
 
 async def test_nothing_is_told_while_nothing_changes(autojump_clock: MockClock) -> None:

@@ -112,6 +112,22 @@ def test_resources_that_others_announce_stay() -> None:
     assert status.capacity == {"example.com/dongle": "4", **AMOUNTS}
 
 
+def test_what_others_announce_can_be_allocated_as_far_as_they_announce_it() -> None:
+    """MachineInfo of setters.go, and docs/tasks/administer-cluster/extended-resource-node."""
+    before = NodeStatus(
+        capacity={"example.com/dongle": "4", "kubernetes.io/batch-cpu": "2000"},
+        allocatable={
+            "example.com/dongle": "3",
+            "example.com/withdrawn": "1",
+            "kubernetes.io/batch-memory": "1Gi",
+        },
+    )
+    status = node_status(IDENTITY, view(), before)
+    announced = {"example.com/dongle": "4", "kubernetes.io/batch-cpu": "2000"}
+    assert status.capacity == {**announced, **AMOUNTS}
+    assert status.allocatable == {**announced, "kubernetes.io/batch-memory": "1Gi", **AMOUNTS}
+
+
 def test_amounts_are_written_as_the_api_writes_them() -> None:
     machine = Machine(2, 4 * 1024**3, hugepages={"2Mi": 0}, storage=10**9)
     reserved = Reservations({"cpu": NANO // 10}, {}, {})
