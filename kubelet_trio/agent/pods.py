@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lightkube.models.core_v1 import Pod
 from trio_util import AsyncValue
@@ -115,28 +115,19 @@ class GuardedPods:
         return [(uid, w.pod) for uid, w in workers.items() if w.stage is not PodStage.TERMINATED]
 
     def shut_down(self, uid: PodUid, grace_period: int) -> None:
-        self._end(uid, EndReason.SHUTDOWN, grace_period, _SHUT_DOWN)
+        self._end(TerminationRequest(uid, EndReason.SHUTDOWN, grace_period, _SHUT_DOWN))
 
     def evict(
-        self, uid: PodUid, grace_period: int, message: str, *, own_fault: bool = False
+        self, uid: PodUid, grace_period: int, message: str, *, is_over_limit: bool = False
     ) -> None:
         failure = PodFailure("Evicted", message)
-        self._end(uid, EndReason.EVICTED, grace_period, failure, own_fault=own_fault)
+        request = TerminationRequest(uid, EndReason.EVICTED, grace_period, failure)
+        self._end(replace(request, is_over_limit=is_over_limit))
 
-    def _end(
-        self,
-        uid: PodUid,
-        reason: EndReason,
-        grace_period: int,
-        failure: PodFailure,
-        *,
-        own_fault: bool = False,
-    ) -> None:
-        worker = self.registry.workers.get(uid)
+    def _end(self, request: TerminationRequest) -> None:
+        worker = self.registry.workers.get(request.uid)
         if worker is not None:  # None: the pod has terminated already
-            worker.request(
-                TerminationRequest(uid, reason, grace_period, failure, own_fault=own_fault)
-            )
+            worker.request(request)
 
     async def wait_ended(self, uid: PodUid) -> None:
         await self.statuses.wait_value(lambda _pods: self._is_over(uid))

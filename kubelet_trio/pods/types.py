@@ -159,4 +159,5 @@ class TerminationRequest:
     grace_period: int | None = None  # seconds; None: the pod's own
     failure: PodFailure | None = None
     requested_at: float = 0.0  # Unix seconds
-    own_fault: bool = False  # EVICTED: it used more than its own limits, the node had room
+    # Evicted for a limit of its own, not for the node's sake: no disruption (KEP-3329).
+    is_over_limit: bool = False

@@ -8,7 +8,6 @@ from kubelet_trio.pressure.inputs import (
     PodUsages,
     Signals,
 )
-from kubelet_trio.pressure.local_storage import is_own_limit
 from kubelet_trio.pressure.manager import (
     EvictablePods,
     EvictionManager,
@@ -26,6 +25,7 @@ from kubelet_trio.pressure.thresholds import (
     Observations,
     Threshold,
     hard_settings,
+    is_own_limit,
     parse_thresholds,
 )
 from kubelet_trio.pressure.usage import UsageReader

@@ -24,11 +24,6 @@ class Excess:
     message: str
 
 
-def is_own_limit(signal: str) -> bool:
-    """Whether a signal means that a pod exceeds its own limits, not that the node is short."""
-    return signal.endswith(".limit")
-
-
 def has_local_limits(pod: Pod) -> bool:
     """Whether anything of the pod's local storage is limited."""
     if _STORAGE in pod_limits(pod):

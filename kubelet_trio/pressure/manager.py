@@ -44,11 +44,7 @@ from kubelet_trio.pressure.inputs import (
     PodUsages,
     Signals,
 )
-from kubelet_trio.pressure.local_storage import (
-    has_local_limits,
-    is_own_limit,
-    local_storage_excess,
-)
+from kubelet_trio.pressure.local_storage import has_local_limits, local_storage_excess
 from kubelet_trio.pressure.ranking import (
     PodUsage,
     disk_parts,
@@ -62,6 +58,7 @@ from kubelet_trio.pressure.thresholds import (
     Observations,
     PressureState,
     Threshold,
+    is_own_limit,
     memory_limits,
     met,
     pressure_message,
@@ -91,9 +88,12 @@ class EvictablePods(Protocol):
         ...
 
     def evict(
-        self, uid: PodUid, grace_period: int, message: str, *, own_fault: bool = False
+        self, uid: PodUid, grace_period: int, message: str, *, is_over_limit: bool = False
     ) -> None:
-        """Request the eviction of a pod; `own_fault`: it exceeds its own limits. Never blocks."""
+        """Request the eviction of a pod. Never blocks.
+
+        `is_over_limit`: for a limit of its own, not for the node's sake.
+        """
         ...
 
     async def wait_ended(self, uid: PodUid) -> None:
@@ -317,7 +317,7 @@ class EvictionManager:
                 if not evicted:
                     seconds = trio.current_time() - read_at
                     self.notes.measured(usages, seconds, all_pods=False)
-                self._evict(uid, pod, _AT_ONCE, excess.message, excess.signal, read_at)
+                self._evict(uid, pod, _AT_ONCE, excess.message, excess.signal)
                 evicted.append(uid)
         return evicted
 
@@ -372,6 +372,9 @@ class EvictionManager:
         parts = disk_parts(threshold.signal, dedicated=layout.dedicated, split=layout.split)
         ranked = rank_for_eviction(running, usages, threshold.resource, parts)
         log.info("eviction.ranked", pods=[str(pod_key(pod)) for _, pod in ranked])
+        for signal in {t.signal for t in self._state.acted_on if t.signal in observed}:
+            age = trio.current_time() - self._observed_at
+            self.meter.observe("kubelet_eviction_stats_age_seconds", age, (signal,))
         grace = _AT_ONCE if threshold.is_hard else self.policy.max_pod_grace
         # One pod in each look, as upstream: the next look sees what it freed.
         for uid, pod in ranked:
@@ -383,15 +386,7 @@ class EvictionManager:
             verdict = eviction_verdict(
                 pod, usages.get(uid), threshold.resource, self._state.acted_on, observed
             )
-            self._evict(
-                uid,
-                pod,
-                grace,
-                verdict.message,
-                threshold.signal,
-                self._observed_at,
-                verdict.annotations,
-            )
+            self._evict(uid, pod, grace, verdict.message, threshold.signal, verdict.annotations)
             return (uid,)
         log.warning("eviction.nobody_may_go", resource=threshold.resource)
         return ()
@@ -414,7 +409,6 @@ class EvictionManager:
         grace: int,
         message: str,
         signal: str,
-        read_at: float,
         annotations: Mapping[str, str] | None = None,
     ) -> None:
         log.warning(
@@ -428,11 +422,8 @@ class EvictionManager:
             pod_object_ref(pod), "Warning", "Evicted", message, annotations or {}
         )
         self.notes.evicted(uid, signal, grace, message)
-        # As upstream, a pod that exceeds its limits is no target of a disruption.
-        self.pods.evict(uid, grace, message, own_fault=is_own_limit(signal))
+        self.pods.evict(uid, grace, message, is_over_limit=is_own_limit(signal))
         self.evictions[signal] += 1
-        age = trio.current_time() - read_at
-        self.meter.observe("kubelet_eviction_stats_age_seconds", age, (signal,))
 
     def _log_error(self, error: str) -> None:
         """Log an error once, not at every look."""

@@ -14,8 +14,10 @@ from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.containers import pod_requests
 from kubelet_trio.model import (
+    ContainerKind,
     PodUid,
     canonical_quantity,
+    metadata,
     parse_quantity,
     pod_containers,
     spec,
@@ -189,8 +191,19 @@ def eviction_verdict(
             limit = binary_quantity(threshold.value.of(seen.capacity))
             text += f"Threshold quantity: {limit}, available: {binary_quantity(seen.available)}. "
             break
+    if usage is None:
+        return Verdict(text, {})
+    own = _own_usage(pod, usage, resource)
+    if own is not None:
+        name, amount, requested = own
+        text += (
+            f"Pod {name} was using {amount}, request is {requested}, "
+            f"has larger consumption of {resource}. "
+        )
     names, amounts = [], []
     for container in pod_containers(pod):
+        if container.kind is ContainerKind.EPHEMERAL:
+            continue  # it cannot request anything
         used = _container_used(usage, container.spec.name, resource)
         resources = container.spec.resources
         requested = ((resources.requests if resources else None) or {}).get(resource, "0")
@@ -203,7 +216,9 @@ def eviction_verdict(
         )
         names.append(name)
         amounts.append(amount)
+    blamed = {"offending_pod": own[0], "offending_pod_usage": own[1]} if own is not None else {}
     annotations = {
+        **blamed,
         "offending_containers": ",".join(names),
         "offending_containers_usage": ",".join(amounts),
         "starved_resource": resource,
@@ -211,8 +226,20 @@ def eviction_verdict(
     return Verdict(text, annotations)
 
 
-def _container_used(usage: PodUsage | None, name: str, resource: str) -> int | None:
-    found = usage.containers.get(name) if usage is not None else None
+def _own_usage(pod: Pod, usage: PodUsage, resource: str) -> tuple[str, str, str] | None:
+    """Return name, usage and request of a pod with a request of its own (spec.resources).
+
+    None for other pods. As upstream also of a pod that uses less than that.
+    """
+    own = spec(pod).resources
+    requested = ((own.requests if own is not None else None) or {}).get("memory")
+    if resource != "memory" or requested is None:
+        return None
+    return metadata(pod).name or "", binary_quantity(usage.memory), canonical_quantity(requested)
+
+
+def _container_used(usage: PodUsage, name: str, resource: str) -> int | None:
+    found = usage.containers.get(name)
     if found is None or resource not in ("memory", "ephemeral-storage"):
         return None
     return found.memory if resource == "memory" else (found.rootfs + found.logs).space

@@ -36,6 +36,11 @@ CONDITIONS: Mapping[str, str] = {
 }
 
 
+def is_own_limit(signal: str) -> bool:
+    """Return whether a signal tells of a limit of one pod: `emptydirfs.limit` and the like."""
+    return signal not in RESOURCES
+
+
 @dataclass(frozen=True, slots=True)
 class Amount:
     """A quantity, or a percentage of the capacity."""

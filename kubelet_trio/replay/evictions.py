@@ -121,8 +121,8 @@ class ReplayEvictions(NoEvictionNotes):
                 await trio.sleep_until(entry.at)
                 uid = PodUid(entry.key)
                 self.evicted(uid, told.signal, told.grace, told.message)
-                own_fault = is_own_limit(told.signal)
-                manager.pods.evict(uid, told.grace, told.message, own_fault=own_fault)
+                over = is_own_limit(told.signal)
+                manager.pods.evict(uid, told.grace, told.message, is_over_limit=over)
             return
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._signals.ring, manager.look_soon)

@@ -202,7 +202,7 @@ async def test_a_pod_that_writes_more_than_its_limit_goes(
     )
     other = hungry("web", 1)
     policy = EvictionPolicy(local_storage=True)
-    async with node.running(pod, other, eviction=policy):
+    async with node.running(pod, other, eviction=policy) as agent:
         await trio.sleep(30)
         assert ready(node.status(pod))
         volumes = node.base / "root/pods" / pod_uid(pod) / "volumes"
@@ -213,8 +213,11 @@ async def test_a_pod_that_writes_more_than_its_limit_goes(
         assert node.status(pod).message == (
             'Usage of EmptyDir volume "data" exceeds the limit "1Mi". '
         )
-        # Its own fault: a Job that ignores disruptions would start it over and over again.
+        # Its own doing: to a Job's podFailurePolicy it is no disruption (evictPod, KEP-3329).
         assert "DisruptionTarget" not in [c.type for c in node.status(pod).conditions or ()]
+        # The metric has the signals of the node alone.
+        meter = agent.parts.upkeep.eviction.meter
+        assert not list(meter.histograms("kubelet_eviction_stats_age_seconds"))
         assert ready(node.status(other))
         asked = {call.target for call in node.runtime.calls_of("ListContainerStats")}
         assert asked == {pod_uid(pod)}

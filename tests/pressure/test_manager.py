@@ -57,7 +57,7 @@ class World:
         return ()
 
     def evict(
-        self, uid: PodUid, grace_period: int, message: str, *, own_fault: bool = False
+        self, uid: PodUid, grace_period: int, message: str, *, is_over_limit: bool = False
     ) -> None:
         raise AssertionError("nobody runs")
 

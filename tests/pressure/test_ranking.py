@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lightkube.models.core_v1 import Pod
+from lightkube.models.core_v1 import EphemeralContainer, Pod, ResourceRequirements
 
-from kubelet_trio.model import PodUid
+from kubelet_trio.model import PodUid, spec
 from kubelet_trio.pressure import Amount, DiskUsage, Observation, Threshold
 from kubelet_trio.pressure.ranking import (
     ContainerUsage,
@@ -168,6 +170,41 @@ def test_the_message_is_upstreams() -> None:
         "offending_containers_usage": "150Mi",
         "starved_resource": "memory",
     }
+
+
+def test_a_pod_with_resources_of_its_own_is_named_with_its_request() -> None:
+    """evictionMessage, with the gate PodLevelResources; only for memory, and whatever it uses."""
+    _, evicted = pod("a", requests=requests(10))
+    own = ResourceRequirements(requests={"memory": "200Mi", "ephemeral-storage": "1Gi"})
+    body = msgspec.structs.replace(spec(evicted), resources=own)
+    evicted = msgspec.structs.replace(evicted, spec=body)
+    usage = replace(memory(150), pod_memory=160 * MI)
+    verdict = eviction_verdict(evicted, usage, "memory", [], {})
+    assert verdict.message == (
+        "The node was low on resource: memory. "
+        "Pod a was using 160Mi, request is 200Mi, has larger consumption of memory. "
+        "Container main was using 150Mi, request is 10Mi, has larger consumption of memory. "
+    )
+    assert verdict.annotations == {
+        "offending_pod": "a",
+        "offending_pod_usage": "160Mi",
+        "offending_containers": "main",
+        "offending_containers_usage": "150Mi",
+        "starved_resource": "memory",
+    }
+    storage = eviction_verdict(evicted, usage, "ephemeral-storage", [], {})
+    assert storage.message == "The node was low on resource: ephemeral-storage. "
+
+
+def test_ephemeral_containers_are_not_blamed() -> None:
+    """They cannot request anything."""
+    _, evicted = pod("a", requests=requests(10))
+    debugger = EphemeralContainer(name="debugger")
+    body = msgspec.structs.replace(spec(evicted), ephemeralContainers=[debugger])
+    evicted = msgspec.structs.replace(evicted, spec=body)
+    usage = PodUsage({"debugger": ContainerUsage(memory=300 * MI)})
+    verdict = eviction_verdict(evicted, usage, "memory", [], {})
+    assert verdict.message == "The node was low on resource: memory. "
 
 
 def test_a_pod_below_its_request_is_not_blamed() -> None:

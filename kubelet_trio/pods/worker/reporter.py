@@ -464,7 +464,7 @@ def _has_run(status: PodStatus | None) -> bool:
 
 def _disruption(request: TerminationRequest | None) -> tuple[PodCondition, ...]:
     """Return the DisruptionTarget condition, by which a Job may ignore the failure (KEP-3329)."""
-    if request is None or request.reason not in DISRUPTIONS or request.own_fault:
+    if request is None or request.reason not in DISRUPTIONS or request.is_over_limit:
         return ()
     message = request.failure.message if request.failure is not None else None
     if request.reason is EndReason.PREEMPTED:
