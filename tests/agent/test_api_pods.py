@@ -66,6 +66,28 @@ async def test_a_pod_whose_deletion_was_asked_for_ends_and_stays_until_its_objec
     assert node.runtime.violations == []
 
 
+async def test_a_pod_is_shown_with_its_newest_labels_while_it_ends_and_when_it_has_ended(
+    node: Node, autojump_clock: object
+) -> None:
+    """/pods has what the API server says of a pod, as podManager of the Go kubelet."""
+    pod = from_api(make_pod("web", containers="- {name: web, image: slow-stop-5}"))
+
+    def labelled(of: Pod, label: str) -> Pod:
+        meta = msgspec.structs.replace(metadata(of), labels={"state": label})
+        return msgspec.structs.replace(of, metadata=meta)
+
+    async with node.running(pod) as agent:
+        await agent.pods.wait_value(
+            lambda pods: any(p.status and ready(p.status) for p in pods.values())
+        )
+        ending = asked_to_go(pod)
+        for label in ("ending", "still ending", "ended", "more"):
+            node.feed.put(labelled(ending, label))
+            await trio.sleep(2)
+            assert metadata(agent.pods.value[pod_uid(pod)]).labels == {"state": label}
+        assert node.status(pod).phase == "Failed"
+
+
 async def test_a_pod_that_was_asked_to_go_before_it_began_never_starts(
     node: Node, autojump_clock: object
 ) -> None:

@@ -141,7 +141,12 @@ class PodReporter:
 
     def show_ending(self, pod: Pod, request: TerminationRequest) -> None:
         """Show at once that a pod is being deleted: its status may not change for a while."""
-        if self._status is not None and request.reason is EndReason.DELETED:
+        if request.reason is EndReason.DELETED:
+            self.show(pod, request)
+
+    def show(self, pod: Pod, request: TerminationRequest | None) -> None:
+        """Show a new version of the pod with the status that it has."""
+        if self._status is not None:
             self._put(pod, self._status, request)
 
     async def publish(

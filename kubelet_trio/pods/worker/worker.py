@@ -159,6 +159,8 @@ class PodWorker(WorkerState):
             if self.stage is not PodStage.TERMINATED:
                 self._services.objects.hold(self.uid, pod_references(pod))
             self.objects_changed()
+        if self.stage is PodStage.TERMINATED:  # no round will show it
+            self._reporter.show(self.pod, self._request)
         self._take_api_request()
 
     def _take_api_request(self) -> None:
