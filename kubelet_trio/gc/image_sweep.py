@@ -124,13 +124,12 @@ class ImageCollector:
         """
         async with self._turn:
             look = await self._look()
-            place = await self._place()
-            if place is None:
+            space = await self._space()
+            if space is None:
                 return  # the process runtime has no images
-            mountpoint, space = place
             # As upstream. A percentage of it would divide by zero.
             if not space.capacity:
-                text = f'invalid capacity 0 on device at mount point "{mountpoint}"'
+                text = "invalid capacity 0 on image filesystem"
                 self._event("InvalidDiskCapacity", text)
                 raise ImageGCError(text)
             to_free = bytes_to_free(space.capacity, space.available, self.policy)
@@ -172,12 +171,11 @@ class ImageCollector:
 
         return await self.offload(look)
 
-    async def _place(self) -> tuple[str, DiskSpace] | None:
+    async def _space(self) -> DiskSpace | None:
         answer = await self.runtime.image_fs_info()
         for usage in answer.image_filesystems:
             if usage.fs_id is not None and usage.fs_id.mountpoint:
-                mountpoint = usage.fs_id.mountpoint
-                return mountpoint, await self.offload(self.space, mountpoint)
+                return await self.offload(self.space, usage.fs_id.mountpoint)
         return None
 
     async def _remove(self, look: _Look, to_free: int | None) -> int:

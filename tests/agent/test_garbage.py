@@ -263,6 +263,18 @@ async def test_a_full_disk_that_images_cannot_mend_is_told_in_upstreams_words(
         assert "ImageGCFailed" in node.reasons()
 
 
+async def test_a_file_system_without_a_size_is_told_in_upstreams_words(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    images_on(node, "left")
+    node.disk_space = lambda _path: DiskSpace(0, 0)
+    async with node.running(image_gc=POLICY):
+        await trio.sleep(10)
+        assert node.agent is not None
+        (event,) = [e for e in node.agent.events.events() if e.reason == "InvalidDiskCapacity"]
+        assert event.message == "invalid capacity 0 on image filesystem"
+
+
 async def test_the_record_of_a_pull_goes_with_its_image(
     node: Node, autojump_clock: MockClock
 ) -> None:

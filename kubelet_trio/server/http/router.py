@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from structlog.contextvars import bind_contextvars
 
-from kubelet_trio.server.errors import HttpError
+from kubelet_trio.server.errors import HttpError, restful_error
 from kubelet_trio.server.http.types import Handler, Request, Response
 from kubelet_trio.tracing import current_span
 
@@ -68,7 +68,8 @@ class Router:
                 return route, params
             allowed.add(route.method)
         if allowed:
-            raise HttpError(405, "method not allowed", (("Allow", ", ".join(sorted(allowed))),))
+            allow = (("Allow", ", ".join(sorted(allowed))),)
+            raise restful_error(405, "405: Method Not Allowed", allow)
         raise _not_found()
 
     async def __call__(self, request: Request) -> Response:

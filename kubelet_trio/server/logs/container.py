@@ -180,13 +180,12 @@ async def log_response(
     try:
         instance = log_container_id(pod, container, previous=previous)
     except LogUnavailableError as exc:
-        raise HttpError(400, str(exc)) from exc
+        raise restful_error(HTTPStatus.BAD_REQUEST, str(exc)) from exc
     uid = pod_uid(pod)
     path = view.log_path(uid, instance)
     if path is None or not await offload(path.exists):
-        raise HttpError(
-            400, f'container "{container}" in pod "{metadata(pod).name}" has no log file'
-        )
+        message = f'container "{container}" in pod "{metadata(pod).name}" has no log file'
+        raise restful_error(HTTPStatus.BAD_REQUEST, message)
 
     # As ReadLogs in k8s.io/cri-client/pkg/logs: a container that writes adds nothing to its last
     # lines while they are read.
