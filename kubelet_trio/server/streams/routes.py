@@ -154,9 +154,12 @@ def forwarded_ports(request: Request) -> tuple[int, ...]:
         if not value:
             raise restful_error(HTTPStatus.BAD_REQUEST, 'query parameter "port" cannot be empty')
         for text in value.split(","):
-            number = parse_decimal(text)
-            if number is None or not 0 <= number < 65536:
-                raise restful_error(HTTPStatus.BAD_REQUEST, f'unable to parse "{value}" as a port')
+            is_number = text.isascii() and text.isdigit()  # without a sign, as Go's ParseUint
+            number = parse_decimal(text) if is_number else None
+            if number is None or number >= 65536:
+                problem = "value out of range" if is_number else "invalid syntax"
+                told = f'unable to parse "{value}" as a port: strconv.ParseUint: parsing "{text}": '
+                raise restful_error(HTTPStatus.BAD_REQUEST, told + problem)
             if number == 0:
                 raise restful_error(HTTPStatus.BAD_REQUEST, f'port "{value}" must be > 0')
             ports.append(number)

@@ -341,13 +341,18 @@ def test_the_ports_that_a_client_names(request_: Request, ports: tuple[int, ...]
     assert forwarded_ports(request_) == ports
 
 
+_PARSING = "strconv.ParseUint: parsing"
+
+
 @pytest.mark.parametrize(
     ("ports", "told"),
     [
         ((), 'query parameter "port" is required'),
         (("",), 'query parameter "port" cannot be empty'),
-        (("x",), 'unable to parse "x" as a port'),
-        (("65536",), 'unable to parse "65536" as a port'),
+        (("x",), f'unable to parse "x" as a port: {_PARSING} "x": invalid syntax'),
+        (("80,",), f'unable to parse "80," as a port: {_PARSING} "": invalid syntax'),
+        (("+80",), f'unable to parse "+80" as a port: {_PARSING} "+80": invalid syntax'),
+        (("65536",), f'unable to parse "65536" as a port: {_PARSING} "65536": value out of range'),
         (("0",), 'port "0" must be > 0'),
     ],
 )
