@@ -103,11 +103,14 @@ class GuardedPods:
     # Eviction and shutdown
 
     def running(self) -> Sequence[tuple[PodUid, Pod]]:
-        # Not the terminating ones: to evict them frees nothing more.
+        # As in filterOutInactivePods also those that are being deleted: they may have hours to end,
+        # which an eviction cuts short. Not those that were evicted: nothing ends them sooner.
         return [
             (uid, worker.pod)
             for uid, worker in self.registry.workers.items()
-            if worker.is_wanted and not worker.is_ending and any(self.pleg.get(uid).running())
+            if worker.is_wanted
+            and (not worker.is_ending or worker.is_only_deleted)
+            and any(self.pleg.get(uid).running())
         ]
 
     def active(self) -> Sequence[tuple[PodUid, Pod]]:

@@ -148,6 +148,7 @@ class EndReason(enum.Enum):
 # Ends caused by the node. They set the condition DisruptionTarget (KEP-3329), so that a pod's
 # controller can leave them out of its failures.
 DISRUPTIONS = frozenset({EndReason.EVICTED, EndReason.PREEMPTED, EndReason.SHUTDOWN})
+_NODES_FAILURES = frozenset({"Evicted", "Preempting", "Terminated"})  # the reasons that they give
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,3 +162,10 @@ class TerminationRequest:
     requested_at: float = 0.0  # Unix seconds
     # Evicted for a limit of its own, not for the node's sake: no disruption (KEP-3329).
     is_over_limit: bool = False
+
+    @property
+    def is_by_node(self) -> bool:
+        """Whether the node ends the pod, be it that its deletion was asked for before."""
+        if self.reason is EndReason.REJECTED or self.failure is None:
+            return self.reason in DISRUPTIONS
+        return self.failure.reason in _NODES_FAILURES

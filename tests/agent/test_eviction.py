@@ -22,6 +22,7 @@ from kubelet_trio.pressure import EvictionPolicy, FileSystems, Observation, pars
 from kubelet_trio.testing import FakeContainer
 from kubelet_trio.testing.objects import FakeUsage
 from tests.agent.node import Node, below, from_api, make_pod, ready
+from tests.agent.test_api_pods import asked_to_go
 
 MI = 1 << 20
 
@@ -126,6 +127,37 @@ async def test_one_pod_goes_that_uses_most_beyond_its_request(
         await trio.sleep(300)
         assert not agent.pressure.value.memory
     assert not node.runtime.violations
+
+
+async def test_a_pod_that_is_being_deleted_goes_at_once_rather_than_another_one(
+    node: Node, machine: Machine, autojump_clock: MockClock
+) -> None:
+    """Terminating pods are active pods too (filterOutInactivePods): their grace is cut short."""
+    use(node)
+    small, large = (
+        hungry("small", 50),
+        from_api(
+            make_pod(
+                "large",
+                containers="- {name: web, image: use-300, command: [slow-stop-900]}",
+                spec=["terminationGracePeriodSeconds: 900"],
+            )
+        ),
+    )
+    async with node.running(small, large, eviction=HARD) as agent:
+        await trio.sleep(15)
+        node.feed.put(small, asked_to_go(large, 900))
+        await trio.sleep(15)
+        machine.memory = 90 * MI
+        with trio.fail_after(30):
+            await agent.pods.wait_value(lambda pods: pods[pod_uid(large)].status.phase == "Failed")
+        machine.memory = 400 * MI
+        await trio.sleep(60)
+        status = node.status(large)
+        assert status.reason == "Evicted"
+        assert "DisruptionTarget" in [c.type for c in status.conditions or ()]
+        assert ready(node.status(small))
+        assert [e.reason for e in agent.events.events()].count("Evicted") == 1
 
 
 async def test_an_idle_node_reads_signals_and_asks_the_runtime_nothing(

@@ -79,6 +79,7 @@ def merge_requests(first: TerminationRequest, second: TerminationRequest) -> Ter
         first,
         grace_period=min(known) if known else None,
         failure=first.failure or second.failure,
+        is_over_limit=(first if first.failure is not None else second).is_over_limit,
     )
 
 

@@ -43,7 +43,6 @@ from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.status import pod_status, reported_ends
 from kubelet_trio.pods.steps.containers import METERED_KINDS
 from kubelet_trio.pods.types import (
-    DISRUPTIONS,
     EndReason,
     PodResize,
     PodStage,
@@ -469,7 +468,7 @@ def _has_run(status: PodStatus | None) -> bool:
 
 def _disruption(request: TerminationRequest | None) -> tuple[PodCondition, ...]:
     """Return the DisruptionTarget condition, by which a Job may ignore the failure (KEP-3329)."""
-    if request is None or request.reason not in DISRUPTIONS or request.is_over_limit:
+    if request is None or not request.is_by_node or request.is_over_limit:
         return ()
     message = request.failure.message if request.failure is not None else None
     if request.reason is EndReason.PREEMPTED:

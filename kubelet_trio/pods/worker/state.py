@@ -73,6 +73,12 @@ class WorkerState:
         return self._request is not None and self._request.reason is EndReason.PREEMPTED
 
     @property
+    def is_only_deleted(self) -> bool:
+        """Whether it ends because its deletion was asked for, and for no other reason."""
+        asked = self._request
+        return asked is not None and asked.reason is EndReason.ASKED and asked.failure is None
+
+    @property
     def is_leaving(self) -> bool:
         """Whether it ends in any case: what it holds is awaited, and stands in nobody's way."""
         return self.is_displaced or not self.is_wanted
