@@ -29,6 +29,7 @@ log = get_logger()
 
 _RETRY_FIRST = 0.2
 _JITTER = 0.04
+_START_POLL = 1.0  # seconds between two looks for what does not ring
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,7 @@ class NodeHeartbeat:
         task_status.started()
         if self._identity.register:
             await self._node.value.wait_value(lambda node: node is not None)
+        await self._wait_known()
         told = ""
         while True:
             self._wake.clear()
@@ -109,6 +111,21 @@ class NodeHeartbeat:
                 with trio.move_on_after(self._periods.update * random.uniform(1, 1 + _JITTER)):
                     await self._wake.wait_ring()
 
+    async def _wait_known(self) -> None:
+        """Wait until the node is ready again, where an earlier agent has reported it so.
+
+        At the start of an agent not all is known yet. A moment of NotReady would take the traffic
+        from all pods of the node.
+        """
+        node = self._node.value.value
+        if node is None or not _is_ready(node):
+            return
+        with trio.move_on_after(self._periods.update):
+            while (await self._observe()).not_ready:
+                with trio.move_on_after(_START_POLL):
+                    await self._wake.wait_ring()
+                self._wake.clear()
+
     async def report(self) -> None:
         """Send the status if that is due. Raises `KubeError` and `KubeUnavailableError`."""
         node = self._node.value.value
@@ -131,9 +148,7 @@ class NodeHeartbeat:
             self._node.forget()
             raise
         self._node.put(after)
-        conditions = (after.status.conditions if after.status is not None else None) or ()
-        is_ready = any(c.type == "Ready" and c.status == "True" for c in conditions)
-        if self._startup is not None and is_ready:
+        if self._startup is not None and _is_ready(after):
             self._startup.note_ready()
         self._on_volumes((after.status.volumesInUse if after.status is not None else None) or ())
         self._refused = self._material(after, status)
@@ -165,3 +180,8 @@ class NodeHeartbeat:
         emit_node_events(self._events, name, reasons)
         for reason in reasons:
             log.info("node.condition", reason=reason)
+
+
+def _is_ready(node: Node) -> bool:
+    conditions = (node.status.conditions if node.status is not None else None) or ()
+    return any(c.type == "Ready" and c.status == "True" for c in conditions)

@@ -231,6 +231,21 @@ async def test_an_agent_that_starts_anew_restarts_nothing_and_says_nothing_twice
     assert world.host.runtime.violations == []
 
 
+async def test_a_node_stays_ready_while_its_agent_starts_anew(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """Its pods would lose their traffic for a moment, with each update of the agent."""
+    async with world.running():
+        await world.wait(world.is_node_ready)
+        await trio.sleep(30)
+    async with world.running() as agent:
+        await trio.sleep(60)
+        assert world.is_node_ready()
+        reasons = [event.reason for event in agent.events.events()]
+    assert "Starting" in reasons
+    assert "NodeNotReady" not in reasons
+
+
 async def test_a_pod_that_went_while_the_agent_was_down_is_taken_down(
     world: World, autojump_clock: MockClock
 ) -> None:

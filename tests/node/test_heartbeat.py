@@ -44,8 +44,12 @@ class World:
         self.events = Sink()
         self.clock = TrioClock()
         self.wake = Bell()
+        self.start_anew()
+
+    def start_anew(self) -> None:
+        """Make the heartbeat of an agent that has just begun."""
         self.heartbeat = NodeHeartbeat(
-            self.api, identity, self.node, self.observe, self.events, wake=self.wake
+            self.api, self.identity, self.node, self.observe, self.events, wake=self.wake
         )
 
     async def observe(self) -> NodeView:
@@ -193,6 +197,29 @@ async def test_an_object_that_exists_is_put_right(autojump_clock: MockClock) -> 
     assert network is not None
     assert network.reason == "RouteCreated"
     assert world.events.reasons == [*_FIRST_EVENTS, *_FIRST_EVENTS, "NodeReady"]
+
+
+async def test_a_node_that_was_ready_is_given_a_moment_to_be_ready_again(
+    autojump_clock: MockClock,
+) -> None:
+    world = World()
+    async with world.running():
+        await world.wait(world.is_ready)
+    world.node, world.see = NodeObject(), view(not_ready=("CSINode is not yet initialized",))
+    world.start_anew()
+    async with world.running():
+        await trio.sleep(3)
+        assert world.is_ready()
+        world.see = view()
+        world.wake.ring()
+        await trio.sleep(20)
+    assert "NodeNotReady" not in world.events.reasons
+    world.node, world.see = NodeObject(), view(not_ready=("container runtime is down",))
+    world.start_anew()
+    began = trio.current_time()
+    async with world.running():
+        await world.wait(lambda: not world.is_ready())
+        assert 9 < trio.current_time() - began < 12
 
 
 async def test_nothing_is_told_while_nothing_changes(autojump_clock: MockClock) -> None:
