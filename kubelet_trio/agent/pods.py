@@ -26,6 +26,7 @@ from kubelet_trio.pods import (
     PodFailure,
     PodRegistry,
     PodStage,
+    PodWorker,
     TerminationRequest,
 )
 from kubelet_trio.pressure import RunningContainer
@@ -103,15 +104,17 @@ class GuardedPods:
     # Eviction and shutdown
 
     def running(self) -> Sequence[tuple[PodUid, Pod]]:
+        workers = self.registry.workers
+        return [(uid, w.pod) for uid, w in workers.items() if w.is_wanted and self._holds(uid, w)]
+
+    def _holds(self, uid: PodUid, worker: PodWorker) -> bool:
+        """Whether an eviction of the pod would free anything, or free it sooner."""
+        seen = self.pleg.get(uid)
+        if not worker.is_ending:
+            return worker.is_admitted and seen.exists
         # As in filterOutInactivePods also those that are being deleted: they may have hours to end,
         # which an eviction cuts short. Not those that were evicted: nothing ends them sooner.
-        return [
-            (uid, worker.pod)
-            for uid, worker in self.registry.workers.items()
-            if worker.is_wanted
-            and (not worker.is_ending or worker.is_only_deleted)
-            and any(self.pleg.get(uid).running())
-        ]
+        return worker.is_only_deleted and any(seen.running())
 
     def active(self) -> Sequence[tuple[PodUid, Pod]]:
         workers = self.registry.workers

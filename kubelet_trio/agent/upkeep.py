@@ -176,7 +176,10 @@ def _eviction_inputs(setup: Setup, runtime: RuntimeParts, own: NodeSignals) -> E
     threads = seams.offload_for(Purpose.USAGE)
     return EvictionInputs(
         seams.signals or own,
-        UsageReader(runtime.runtime, runtime.node, own, threads),
+        UsageReader(
+            *(runtime.runtime, runtime.node, own, threads),
+            runs=lambda uid: any(runtime.pleg.get(uid).running()),
+        ),
         file_system_layout,
         taps.evictions if taps is not None else NoEvictionNotes(),
     )

@@ -84,7 +84,10 @@ class EvictablePods(Protocol):
     """The pods, as eviction needs them."""
 
     def running(self) -> Sequence[tuple[PodUid, Pod]]:
-        """Return the candidates for eviction: pods that run and are not terminating."""
+        """Return the candidates for eviction: pods that hold something of the node.
+
+        Also those in back-off, of which nothing runs now, and those that are being deleted.
+        """
         ...
 
     def evict(

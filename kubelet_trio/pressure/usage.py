@@ -53,13 +53,15 @@ class UsageReader:
     signals: NodeSignals
     offload: Offload
     budget: float = _BUDGET
+    # Whether anything of a pod runs: only then the runtime has stats of it.
+    runs: Callable[[PodUid], bool] = lambda _uid: True
     # The previous result with files counted, by `all_pods`.
     _last: dict[bool, dict[PodUid, PodUsage]] = field(default_factory=dict)
 
     async def read(
         self, pods: Iterable[tuple[PodUid, Pod]], *, all_pods: bool, disk: bool
     ) -> dict[PodUid, PodUsage]:
-        """Return the usage of pods, without those that the runtime has no stats for.
+        """Return the usage of pods, without running ones that the runtime has no stats for.
 
         Raises `RuntimeCallError`.
 
@@ -84,9 +86,9 @@ class UsageReader:
         found: dict[PodUid, PodUsage] = {}
         end = time.monotonic() + self.budget
         for uid, pod in pods:
-            if uid in by_pod:
+            if uid in by_pod or not self.runs(uid):
                 usage = await self._read_one(
-                    uid, pod, by_pod[uid], end if disk else None, before.get(uid)
+                    uid, pod, by_pod.get(uid, {}), end if disk else None, before.get(uid)
                 )
                 if usage is not None:
                     found[uid] = usage
@@ -125,13 +127,15 @@ class UsageReader:
         node = self.node()
         logs = pod_log_directory(node.pod_logs_dir, pod)
         names = {c.spec.name for c in pod_containers(pod)}
+        # What does not run has files still, such as those that make it crash again and again.
+        found: Mapping[str, v1.ContainerStats | None] = stats or dict.fromkeys(names)
         containers = {
             name: ContainerUsage(
-                memory=_memory(one),
-                rootfs=_layer(one),
+                memory=_memory(one) if one is not None else 0,
+                rootfs=_layer(one) if one is not None else DiskUsage(),
                 logs=tree_usage(str(logs / name), budget.is_over) if budget else DiskUsage(),
             )
-            for name, one in stats.items()
+            for name, one in found.items()
             if name in names
         }
         name = pod_cgroup(uid, pod_qos(pod), parse_cgroup(node.cgroup_root))

@@ -160,6 +160,38 @@ async def test_a_pod_that_is_being_deleted_goes_at_once_rather_than_another_one(
         assert [e.reason for e in agent.events.events()].count("Evicted") == 1
 
 
+async def test_a_pod_that_crashes_again_and_again_goes_for_the_files_that_it_keeps(
+    node: Node, machine: Machine, autojump_clock: MockClock
+) -> None:
+    """Nothing of it runs for most of the time; the Go kubelet has no stats of it then either."""
+    use(node)
+    full = from_api(
+        make_pod(
+            "full",
+            containers="- {name: web, image: use-0, command: [exit-1], "
+            "volumeMounts: [{name: data, mountPath: /d}]}",
+            spec=["volumes: [{name: data, emptyDir: {}}]"],
+        )
+    )
+    small = hungry("small", 50)
+    policy = EvictionPolicy(parse_thresholds({"nodefs.available": "10%"}))
+    async with node.running(small, full, eviction=policy):
+        await trio.sleep(400)  # its back-off is minutes now
+        (data,) = (node.base / "root/pods" / pod_uid(full) / "volumes").glob("*/data")
+        file = data / "file"
+        file.write_bytes(b"x" * 5 * MI)
+        assert not node.runtime.alive(pod_uid(full))
+
+        def observe(places: FileSystems) -> Mapping[str, Observation]:
+            left = 50 if file.exists() else 900
+            return {"nodefs.available": Observation(left * MI, 1000 * MI)}
+
+        machine.observe = observe  # type: ignore[method-assign]
+        await trio.sleep(60)
+        assert node.status(full).reason == "Evicted"
+        assert ready(node.status(small))
+
+
 async def test_an_idle_node_reads_signals_and_asks_the_runtime_nothing(
     node: Node, machine: Machine, autojump_clock: MockClock
 ) -> None:
