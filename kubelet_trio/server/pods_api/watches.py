@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import trio
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.model import Meter, PodUid
+from kubelet_trio.model import Meter, PodUid, is_terminal
 
 QUEUE = 100  # events; WatchPods in pkg/kubelet/apis/pods/server.go
 _LAST_EVENTS = 30.0  # seconds in which a client may still read what was queued for it
@@ -53,6 +53,8 @@ class PodWatch:
         self.initial = deque(pods[uid] for uid in sorted(pods))
         self.scope = trio.CancelScope()
         self._known = dict(pods)
+        # Of these DELETED means that they are gone: their end was before the watch.
+        self._ended = {uid for uid, pod in pods.items() if is_terminal(pod.status)}
         self._send, self._receive = trio.open_memory_channel[PodEvent](QUEUE)
 
     async def next_event(self) -> PodEvent | None:
@@ -79,8 +81,9 @@ class PodWatch:
         known = self._known.get(uid)
         event = None
         if pod is None or is_finished:
-            if known is not None:
+            if known is not None and (pod is None or uid not in self._ended):
                 del self._known[uid]
+                self._ended.discard(uid)
                 event = PodEvent(PodEventType.DELETED, known)
         elif known is None:
             event = PodEvent(PodEventType.ADDED, pod)

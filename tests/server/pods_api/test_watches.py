@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 import trio
 from hypothesis import given
@@ -81,6 +82,22 @@ def test_a_watch_that_begins_after_a_pods_end_is_told_of_its_removal() -> None:
         assert list(watch.initial) == [WEB]
         node.forget(WEB)
         assert queued(watch) == [(DELETED, WEB)]
+
+
+def test_a_new_label_of_a_pod_that_has_ended_is_no_removal() -> None:
+    done = pod_named("web", "Succeeded")
+    node = Node(done)
+    node.finish(done)
+    with node.watches.watching(node.store.pods.value) as watch:
+        assert done.metadata is not None
+        meta = msgspec.structs.replace(done.metadata, labels={"state": "seen"})
+        node.put(msgspec.structs.replace(done, metadata=meta))
+        assert queued(watch) == []
+        node.forget(done)
+        assert queued(watch) == [(DELETED, done)]
+        node.put(WEB)  # a static pod that returns has the same UID
+        node.finish(WEB)
+        assert queued(watch) == [(ADDED, WEB), (DELETED, WEB)]
 
 
 def test_a_pod_without_a_status_is_added_once() -> None:
