@@ -116,15 +116,17 @@ def test_what_a_file_replaces_is_ended_without_the_api_servers_word(
     assert world.alive() == [uid(OLD)]
 
 
-def test_what_no_pod_replaces_stays_until_every_source_has_spoken(world: SharedWorld) -> None:
+@pytest.mark.parametrize("is_remembered", [True, False])
+def test_what_no_pod_replaces_ends_once_its_own_source_has_spoken(
+    world: SharedWorld, is_remembered: bool
+) -> None:
     go_away(world, OLD)
+    if not is_remembered:
+        world.lose_records()
     world.remove("alpha")
     world.is_silent = True
     world.start()
     world.run.sleep(60)
-    assert world.alive() == [uid(OLD)]
-    world.run.call(world.server.put)
-    world.run.sleep(30)
     assert world.alive() == []
 
 

@@ -223,7 +223,7 @@ class PodReporter:
             started=started,
             ready=ready,
             end_conditions=_disruption(request),
-            may_succeed=request is not None and request.reason in DISRUPTIONS,
+            may_succeed=request is not None and request.is_by_node,
             finished=request is not None and request.reason is EndReason.FINISHED,
             rejected=request is not None and request.reason is EndReason.REJECTED,
             pending_resize=self._allocation.pending,
