@@ -144,14 +144,14 @@ def _size_name(kilobytes: int) -> str:
 
 
 def parse_resolv_conf(text: str) -> ResolvConf:
-    """Parse a resolv.conf: all nameservers, the last line of search and of options.
+    """Parse a resolv.conf: all nameservers and options, the last line of search.
 
-    Search domains lose a trailing dot, so that both spellings are equal; the root (`.`) stays.
-    Raises ValueError for a nameserver line without a server.
+    Search domains lose a trailing dot, so that both spellings are equal. The last option of a name
+    counts. Raises ValueError for a nameserver line without a server.
     """
     nameservers: list[str] = []
     searches: Sequence[str] = ()
-    options: Sequence[str] = ()
+    options: dict[str, str] = {}
     for line in text.splitlines():
         words = line.split()
         if not words or words[0].startswith("#"):
@@ -162,7 +162,9 @@ def parse_resolv_conf(text: str) -> ResolvConf:
                 raise ValueError("nameserver list is empty")
             nameservers.append(values[0])
         elif keyword == "search":
-            searches = [s if s == "." else s.removesuffix(".") for s in values]
+            # As parseResolvConf of dns.go: systemd-resolved writes `search .`, the root, and musl
+            # fails to look up names with it behind the cluster's domains.
+            searches = [s.removesuffix(".") for s in values if s != "."]
         elif keyword == "options":
-            options = values
-    return ResolvConf(tuple(nameservers), tuple(searches), tuple(options))
+            options |= {option.partition(":")[0]: option for option in values}
+    return ResolvConf(tuple(nameservers), tuple(searches), tuple(options.values()))
