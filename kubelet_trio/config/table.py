@@ -104,7 +104,7 @@ FIELDS: tuple[Row, ...] = (
     # Network and names
     row("clusterDomain", "cluster-domain", YES, "DNS domain that pods search in addition to the host's"),
     row("clusterDNS", "cluster-dns", YES, "DNS servers of pods with dnsPolicy ClusterFirst"),
-    row("resolvConf", "resolv-conf", YES, "resolver file that pods' DNS settings start from; empty is none"),
+    row("resolvConf", "resolv-conf", YES, "resolver file that pods' DNS settings start from, read for each sandbox; empty is none"),
     row("hairpinMode", "hairpin-mode", MOOT, "how pods reach themselves through a Service", _NONE_UPSTREAM + ": networks are the runtime's"),
     row("makeIPTablesUtilChains", "make-iptables-util-chains", YES, "keep the kubelet's chains in iptables and ip6tables; not with the process runtime"),
     row("iptablesMasqueradeBit", "iptables-masquerade-bit", MOOT, "bit of the masquerade mark", _NONE_UPSTREAM),

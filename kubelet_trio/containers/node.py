@@ -57,6 +57,7 @@ class NodeSettings:
     cluster_domain: str = ""
     standalone: bool = False  # no API server: a missing cluster DNS is no mistake
     resolv_conf: ResolvConf | None = field(default_factory=ResolvConf)  # None: `resolvConf: ""`
+    resolver_file: str = ""  # what `resolv_conf` was read from, and is again; "": it stays
     host_ips: tuple[str, ...] = ()
     cgroup_driver: CgroupDriver = "cgroupfs"
     cgroups_per_qos: bool = True

@@ -85,6 +85,7 @@ def node_settings(
         cluster_domain=config.cluster_domain,
         standalone=not flags.kubeconfig,
         resolv_conf=read_resolv_conf(config.resolv_conf),
+        resolver_file=config.resolv_conf,
         host_ips=host_ips(flags.node_ip, node_name(settings), looked_up),
         cgroup_driver="systemd" if config.cgroup_driver == "systemd" else "cgroupfs",
         cgroups_per_qos=config.cgroups_per_qos,

@@ -81,13 +81,15 @@ def real_world(config: KubeletConfig) -> World:
 def _node_settings(config: KubeletConfig) -> NodeSettings:
     hostname = socket.gethostname()
     host = cgroup_host()
+    resolver = _RESOLV_CONF if Path(_RESOLV_CONF).exists() else ""
     node = NodeSettings(
         node_name=hostname,
         hostname=hostname,
         cluster_dns=config.cluster_dns,
         cluster_domain=config.cluster_domain,
         standalone=True,
-        resolv_conf=read_resolv_conf(_RESOLV_CONF if Path(_RESOLV_CONF).exists() else ""),
+        resolv_conf=read_resolv_conf(resolver),
+        resolver_file=resolver,
         host_ips=host_ips(config.node_ip),
         cgroup_root=config.cgroup_root,
         cgroup_version=host.version,

@@ -56,6 +56,7 @@ def _node(told: Mapping[str, Any], name: str, top: Path) -> NodeSettings:
         container_logs_dir=top / "logs" / "containers",
         volume_plugin_dir=top / "exec",
         selinux=False,  # labels are of the machine's files
+        resolver_file="",  # as it was when the agent began
     )
 
 

@@ -98,3 +98,32 @@ async def test_a_pod_that_the_node_ends_and_that_takes_too_long_is_told_of(
         await trio.sleep(60)
         assert node.status(pod).reason == "Evicted"
         assert ("ExceededGracePeriod" in node.reasons(pod)) == is_late
+
+
+async def test_a_new_pod_gets_the_hosts_resolver_file_as_it_is_now(
+    node: Node, tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    # A DHCP client writes it when the network comes up, which may be after the agent's start.
+    file = tmp_path / "resolv.conf"
+    node.node_fields = {"resolver_file": str(file)}
+    pods = [make_pod(name, spec=("dnsPolicy: Default",)) for name in ("early", "late", "later")]
+    async with node.running(pods[0]) as agent:
+        await trio.sleep(3)
+        assert not node.runtime.sandboxes
+        told = {e.message for e in agent.events.events() if e.reason == "FailedCreatePodSandBox"}
+        assert len(told) == 1
+        assert str(file) in (told.pop() or "")
+        file.write_text("nameserver 192.0.2.1\n")
+        await trio.sleep(60)
+        node.feed.put(*pods[:2])
+        await trio.sleep(3)
+        file.write_text("nameserver 192.0.2.2\nsearch example.org\n")
+        node.feed.put(*pods)
+        await trio.sleep(3)
+    made = (sandbox.config for sandbox in node.runtime.sandboxes.values())
+    dns = [config.dns_config for config in made if config.dns_config is not None]
+    assert [(each.servers, each.searches) for each in dns] == [
+        (["192.0.2.1"], []),
+        (["192.0.2.1"], []),
+        (["192.0.2.2"], ["example.org"]),
+    ]

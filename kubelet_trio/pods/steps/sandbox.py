@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import trio
@@ -16,7 +16,13 @@ from lightkube.models.core_v1 import Pod
 from lightkube.models.node_v1 import RuntimeClass
 
 from kubelet_trio.cgroups import CgroupError
-from kubelet_trio.containers import NodeSettings, SandboxConfigError, pod_dns, sandbox_config
+from kubelet_trio.containers import (
+    NodeSettings,
+    SandboxConfigError,
+    pod_dns,
+    read_resolv_conf,
+    sandbox_config,
+)
 from kubelet_trio.cri import RuntimeCallError, v1
 from kubelet_trio.managers import ClaimError
 from kubelet_trio.model import RuntimePod, SandboxId, node_ref, pod_object_ref, pod_uid, spec
@@ -126,9 +132,27 @@ async def create_sandbox(
     if lost is not None:
         error = PodRejectedError if services.is_replaced(pod) else StepError
         raise error(lost.reason, lost.message)
+    node = await _with_resolver(services, pod, node)
     _emit_events(services, pod, node, observed)
     with span("createPodSandbox"):
         return await _create_sandbox(services, pod, node, plan, progress)
+
+
+async def _with_resolver(services: PodServices, pod: Pod, node: NodeSettings) -> NodeSettings:
+    """Return the settings with the host's resolver file as it is now, if the pod needs it.
+
+    As getDNSConfig of network/dns, for each sandbox: it may have been written, by a DHCP client for
+    one, since the agent began.
+    """
+    if not node.resolver_file or spec(pod).dnsPolicy == "None":
+        return node
+    try:
+        conf = await services.offload(read_resolv_conf, node.resolver_file)
+    except (OSError, ValueError) as exc:
+        why = (exc.strerror if isinstance(exc, OSError) else None) or exc
+        text = f"Failed to create pod sandbox: {node.resolver_file}: {why}"
+        raise StepError("FailedCreatePodSandBox", text) from exc
+    return replace(node, resolv_conf=conf)
 
 
 async def _create_sandbox(
