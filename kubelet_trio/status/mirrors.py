@@ -11,7 +11,7 @@ kubelet_pods.go.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import msgspec
@@ -222,6 +222,9 @@ class MirrorPods:
         plans = plan_mirrors(
             self._static, self._mirrors, present=present, is_complete=self._is_complete
         )
+        if node.metadata.deletionTimestamp is not None:
+            # Its finalizers may wait until it is drained, of mirrors too.
+            plans = [replace(plan, create=None) for plan in plans if plan.delete is not None]
         kept = {_aim(plan) for plan in plans}
         self._retries = {aim: retry for aim, retry in self._retries.items() if aim in kept}
         now, waits = trio.current_time(), [float("inf")]

@@ -277,3 +277,21 @@ async def test_nothing_is_made_before_the_node_is_registered(autojump_clock: Moc
         assert world.found() is None
         world.node.value = node
         await world.wait(lambda: world.found() is not None)
+
+
+async def test_none_is_made_while_the_node_is_being_deleted(autojump_clock: MockClock) -> None:
+    # Its finalizers, such as those of an autoscaler, wait until it is drained.
+    world = World()
+    node = world.node.value
+    assert node is not None
+    assert node.metadata is not None
+    async with world.running():
+        world.want(POD)
+        await world.wait(lambda: world.found() is not None)
+        meta = msgspec.structs.replace(node.metadata, deletionTimestamp=NOW)
+        world.node.value = msgspec.structs.replace(node, metadata=meta)
+        world.kube.remove(Pod, KEY.name, grace_period=0)
+        await trio.sleep(60)
+        assert world.found() is None
+        world.node.value = node
+        await world.wait(lambda: world.found() is not None)
