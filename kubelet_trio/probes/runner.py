@@ -3,7 +3,7 @@
 As upstream, it ticks every period from its start on, whatever the container does. Each tick looks
 at the worker's last view of the pod (`PodView`) and runs the probe if it is due. A readiness probe
 of a container that is not ready also runs whenever the worker updates the view, for instance when
-the container has started.
+the container has started, and ticks from then on.
 """
 
 from __future__ import annotations
@@ -115,16 +115,18 @@ class ProbeRunner:
         # all probes of the node would run at the same moment, then and at every later tick.
         if 0 <= since_start < period:
             await trio.sleep(random.uniform(0, period))
-        tick = trio.current_time()
+        tick, is_kicked = trio.current_time(), False
         async with open_commands(self.services.runtime, self.services.orphans) as commands:
             while True:
                 self._kicked.clear()
+                # As upstream's worker, which resets its ticker when it is triggered.
+                tick = (trio.current_time() if is_kicked else tick) + self._period()
                 await self._look(commands)
-                if trio.current_time() >= tick:
-                    # Ticks that were missed during a slow run become one.
-                    tick = max(tick + self._period(), trio.current_time())
-                with trio.move_on_at(tick):
+                # Ticks that were missed during a slow run become one.
+                tick = max(tick, trio.current_time())
+                with trio.move_on_at(tick) as waited:
                     await self._kicked.wait_ring()
+                is_kicked = not waited.cancelled_caught
 
     async def _follow(self, script: ContainerScript) -> NoReturn:
         """Count findings that are known, until cancelled."""

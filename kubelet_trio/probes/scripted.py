@@ -67,7 +67,9 @@ class ScriptReader:
             return None
         elif is_due:
             self.tick = max(self.tick + period, now)
-        elif not is_kicked:
+        elif is_kicked:
+            self.tick = now + period
+        else:
             return None
         return self.findings[self.taken - 1] if self.taken else None
 

@@ -14,7 +14,7 @@ from trio.testing import MockClock
 
 from kubelet_trio.cri import ExecResult
 from kubelet_trio.model import pod_uid
-from kubelet_trio.testing import Behaviour, FakeContainer, FakeExec
+from kubelet_trio.testing import Behaviour, FakeContainer, FakeExec, FaultKind
 from tests.agent.node import Node, below, make_pod, ready, without_start
 
 
@@ -119,6 +119,21 @@ async def test_an_unready_container_is_asked_whenever_its_pod_changes(
         node.feed.put(labelled(pod, "of", "a third day"))
         await trio.sleep(50)
         assert len(answers.times("ready")) == asked  # what is ready waits for its tick
+
+
+async def test_the_period_counts_from_a_run_that_a_change_of_the_pod_has_caused(
+    node: Node, answers: Answers, autojump_clock: MockClock
+) -> None:
+    answers.failing.add("ready")
+    pod = probed(probe("readiness", "ready", periodSeconds=10))
+    async with node.running():
+        await trio.sleep(400)
+        node.runtime.faults.add(FaultKind.SLOW, "PullImage", delay=6)
+        node.feed.put(pod)
+        await trio.sleep(30)
+    first, *others = answers.times("ready")
+    later = [at - first for at in others if at - first > 1]
+    assert [round(at) for at in later] == [10, 20]
 
 
 async def test_a_failed_liveness_probe_restarts_the_container(
