@@ -43,6 +43,7 @@ from kubelet_trio.containers.logs.files import (
 from kubelet_trio.containers.logs.follow import LogWatch, follow_log, inotify_watch, poll_watch
 from kubelet_trio.containers.node import (
     NodeSettings,
+    ResolvConf,
     hugepage_sizes,
     is_selinux_on,
     masked_paths,
@@ -123,6 +124,7 @@ __all__ = [
     "PodConfigError",
     "PodFacts",
     "PodIdentity",
+    "ResolvConf",
     "SandboxConfigError",
     "amounts",
     "apparmor_profile",

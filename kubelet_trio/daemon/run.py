@@ -14,7 +14,7 @@ from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.agent import Agent, make_node_directories
 from kubelet_trio.config import KubeletFlags, Settings
-from kubelet_trio.containers import NodeSettings, resolv_conf_problem
+from kubelet_trio.containers import NodeSettings, read_resolv_conf, resolv_conf_problem
 from kubelet_trio.daemon.build import build_agent
 from kubelet_trio.daemon.ending import end_pods
 from kubelet_trio.daemon.failure import report_setup_failure
@@ -123,7 +123,7 @@ async def _prepare(
             await report_setup_failure(apis, node_name(settings), str(exc), SystemClock())
         return None
     node, events = agent.settings.node, agent.events_recorder
-    report_dns_limits(node, settings.config.resolv_conf, events)
+    report_dns_limits(node, events)
     report_swap(node, events, noswap=has_tmpfs_noswap())
     return agent, contention
 
@@ -155,12 +155,17 @@ async def _hold_lock(flags: KubeletFlags, stack: AsyncExitStack) -> Contention |
     return stack.enter_context(Contention(path)) if flags.exit_on_lock_contention else None
 
 
-def report_dns_limits(node: NodeSettings, path: str, events: EventSink) -> None:
-    """Emit an event if pods do not get all of the host's resolver file."""
-    if node.resolv_conf is None:
-        return
-    problem = resolv_conf_problem(node.resolv_conf, path, node.cluster_domain)
-    if problem is not None:
+def report_dns_limits(node: NodeSettings, events: EventSink) -> None:
+    """Emit an event if pods do not get all of the host's resolver file, or nothing of it."""
+    path, problem = node.resolver_file, ""
+    try:
+        conf = read_resolv_conf(path)
+    except (OSError, ValueError) as exc:
+        problem = f"{path}: {(exc.strerror if isinstance(exc, OSError) else None) or exc}"
+    else:
+        if conf is not None:
+            problem = resolv_conf_problem(conf, path, node.cluster_domain) or ""
+    if problem:
         events.emit(node_ref(node.node_name), "Warning", "CheckLimitsForResolvConf", problem)
 
 

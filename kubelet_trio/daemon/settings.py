@@ -31,6 +31,7 @@ from kubelet_trio.config import (
 )
 from kubelet_trio.containers import (
     NodeSettings,
+    ResolvConf,
     hugepage_sizes,
     is_selinux_on,
     masked_paths,
@@ -84,7 +85,7 @@ def node_settings(
         cluster_dns=tuple(config.cluster_dns),
         cluster_domain=config.cluster_domain,
         standalone=not flags.kubeconfig,
-        resolv_conf=read_resolv_conf(config.resolv_conf),
+        resolv_conf=_resolv_conf(config.resolv_conf),
         resolver_file=config.resolv_conf,
         host_ips=host_ips(flags.node_ip, node_name(settings), looked_up),
         cgroup_driver="systemd" if config.cgroup_driver == "systemd" else "cgroupfs",
@@ -112,6 +113,17 @@ def node_settings(
         pod_level_resizes=config.feature_gates.get("InPlacePodLevelResourcesVerticalScaling", True),
         image_digests=config.feature_gates.get("ImageVolumeWithDigest", False),
     )
+
+
+def _resolv_conf(path: str) -> ResolvConf | None:
+    """Return the host's resolver settings; none of them if its file cannot be read yet.
+
+    It is read again for each sandbox, and `report_dns_limits` says what is wrong with it.
+    """
+    try:
+        return read_resolv_conf(path)
+    except (OSError, ValueError):
+        return ResolvConf()
 
 
 def agent_settings(

@@ -20,7 +20,6 @@ from kubelet_trio.cli.notify import Notifier
 from kubelet_trio.cli.run import run, run_until_signal
 from kubelet_trio.config import KubeletConfiguration
 from kubelet_trio.containers import NodeSettings
-from kubelet_trio.containers.node import ResolvConf
 from kubelet_trio.daemon.run import report_dns_limits, report_swap
 from kubelet_trio.events import EventRecorder, EventRing
 from kubelet_trio.host.tunables import TUNABLES
@@ -172,23 +171,30 @@ def test_a_cgroup_root_that_is_not_there_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("conf", "reasons"),
+    ("text", "message"),
     [
-        (ResolvConf(searches=("x",) * 33), ["CheckLimitsForResolvConf"]),
-        (ResolvConf(searches=("x",) * 32), []),
-        (None, []),
+        ("search " + "x " * 33, "contains search line consisting of more than 32 domains!"),
+        ("search " + "x " * 32, ""),
+        ("nameserver", "nameserver list is empty"),
+        (None, "No such file or directory"),  # systemd-resolved has not written it yet
     ],
 )
-async def test_a_long_search_line_of_the_host_is_told_on_the_node(
-    conf: ResolvConf | None, reasons: list[str], autojump_clock: MockClock
+async def test_what_is_wrong_with_the_hosts_resolver_file_is_told_on_the_node(
+    tmp_path: Path, text: str | None, message: str, autojump_clock: MockClock
 ) -> None:
+    file = tmp_path / "resolv.conf"
+    if text is not None:
+        file.write_text(text)
     events = EventRecorder(EventRing("node-1"), SystemClock())
-    report_dns_limits(NodeSettings("node-1", "host", resolv_conf=conf), "/etc/resolv.conf", events)
+    report_dns_limits(NodeSettings("node-1", "host", resolver_file=str(file)), events)
+    report_dns_limits(NodeSettings("node-1", "host", resolv_conf=None), events)
     async with trio.open_nursery() as nursery:
         await nursery.start(events.run)
         await trio.sleep(1)
         nursery.cancel_scope.cancel()
-    assert [e.reason for e in events.ring.events(name="node-1")] == reasons
+    found = events.ring.events(name="node-1")
+    assert [e.reason for e in found] == ["CheckLimitsForResolvConf"] * bool(message)
+    assert all(message in (e.message or "") and str(file) in (e.message or "") for e in found)
 
 
 @pytest.mark.parametrize(

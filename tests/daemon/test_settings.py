@@ -6,6 +6,7 @@ from pathlib import Path
 
 from kubelet_trio.agent import AgentSettings
 from kubelet_trio.config.load import load_settings
+from kubelet_trio.containers.node import ResolvConf
 from kubelet_trio.daemon import build_agent
 from kubelet_trio.managers import ManagerSettings
 from kubelet_trio.pods import BackOffPolicy
@@ -93,3 +94,15 @@ def test_any_pod_may_use_any_image_if_the_gate_is_off() -> None:
 def test_digests_of_image_volumes_are_shown_if_the_gate_asks_for_it() -> None:
     assert not agent().node.image_digests
     assert agent("--feature-gates=ImageVolumeWithDigest=true").node.image_digests
+
+
+def test_a_resolver_file_that_comes_later_does_not_keep_the_agent_from_starting(
+    tmp_path: Path,
+) -> None:
+    # systemd-resolved writes the one that kubeadm names, below /run, at each boot.
+    file = tmp_path / "resolv.conf"
+    assert agent(f"--resolv-conf={file}").node.resolver_file == str(file)
+    assert agent(f"--resolv-conf={file}").node.resolv_conf == ResolvConf()
+    file.write_text("nameserver 192.0.2.1\n")
+    assert agent(f"--resolv-conf={file}").node.resolv_conf == ResolvConf(("192.0.2.1",))
+    assert agent("--resolv-conf=").node.resolv_conf is None
