@@ -132,10 +132,21 @@ async def create_sandbox(
     if lost is not None:
         error = PodRejectedError if services.is_replaced(pod) else StepError
         raise error(lost.reason, lost.message)
-    node = await _with_resolver(services, pod, node)
-    _emit_events(services, pod, node, observed)
     with span("createPodSandbox"):
-        return await _create_sandbox(services, pod, node, plan, progress)
+        return await _create_sandbox(services, pod, node, plan, observed, progress)
+
+
+async def _prepare(services: PodServices, pod: Pod, node: NodeSettings) -> NodeSettings:
+    """Make cgroup and directories; meanwhile read the host's resolver file. Return the settings."""
+    read: list[NodeSettings] = []
+
+    async def resolver() -> None:
+        read.append(await _with_resolver(services, pod, node))
+
+    directories = partial(services.offload, PodFiles(pod, node).prepare)
+    steps = (partial(services.cgroups.ensure, pod), directories, resolver)
+    await run_together(steps, (CgroupError, OSError, StepError))
+    return read[0]
 
 
 async def _with_resolver(services: PodServices, pod: Pod, node: NodeSettings) -> NodeSettings:
@@ -156,16 +167,20 @@ async def _with_resolver(services: PodServices, pod: Pod, node: NodeSettings) ->
 
 
 async def _create_sandbox(
-    services: PodServices, pod: Pod, node: NodeSettings, plan: PodPlan, progress: Progress
+    services: PodServices,
+    pod: Pod,
+    node: NodeSettings,
+    plan: PodPlan,
+    observed: RuntimePod,
+    progress: Progress,
 ) -> RunningSandbox:
     try:
         progress.at("preparing the sandbox")
-        made = await sandbox_spec(services, pod, node, plan.sandbox_attempt)
         # The order of the Go kubelet's syncPod: cgroup and directories, which need nothing of each
         # other, volumes, claims, then the sandbox, whose config names cgroup and log directory.
-        directories = partial(services.offload, PodFiles(pod, node).prepare)
-        steps = (partial(services.cgroups.ensure, pod), directories)
-        await run_together(steps, (CgroupError, OSError))
+        node = await _prepare(services, pod, node)
+        _emit_events(services, pod, node, observed)
+        made = await sandbox_spec(services, pod, node, plan.sandbox_attempt)
         progress.at("setting up volumes")
         with span("mountVolumes", pod, _about_volumes) if spec(pod).volumes else NO_SPAN:
             await services.volumes.mount(pod)
