@@ -26,6 +26,7 @@ log = get_logger()
 
 # Seconds for which a list of images is recent enough for the node's status.
 _IMAGES_AGE = 30.0
+_IMAGES_LIMIT = 5.0  # seconds for the list of images, less than a report may take
 
 _SEMANTIC = re.compile(r"v?(\d+\.\d+\.\d+(?:-[0-9A-Za-z.-]+)?(?:\+[0-9A-Za-z.-]+)?)")
 _GENERIC = re.compile(r"\s*v?(\d+(?:\.\d+)+)")
@@ -100,12 +101,14 @@ class NodeObserver:
     ) -> tuple[ContainerImage, ...] | None:
         if not runtime.is_ready or now < self._images_at + _IMAGES_AGE:
             return self._images
-        try:
-            found = await self.list_images()
-        except RuntimeCallError as exc:
-            log.info("node.images_failed", error=str(exc))
-        else:
-            self._images = largest_first(found)
+        # A node is not to be lost for a runtime that hangs on this alone.
+        with trio.move_on_after(_IMAGES_LIMIT) as limit:
+            try:
+                self._images = largest_first(await self.list_images())
+            except RuntimeCallError as exc:
+                log.info("node.images_failed", error=str(exc))
+        if limit.cancelled_caught:
+            log.info("node.images_failed", error=f"no answer within {_IMAGES_LIMIT:g}s")
         self._images_at = now
         return self._images
 

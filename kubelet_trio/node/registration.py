@@ -77,16 +77,17 @@ class Registration:
         if not self.identity.register:
             return
         backoff, told = Backoff(_FIRST_RETRY, _LAST_RETRY), ""
-        # Once for each start, also of a node that is registered already; the Go kubelet repeats
-        # them with each attempt (initialNode).
-        status = node_status(self.identity, await self.observe(), NodeStatus())
-        emit_node_events(self.events, self.identity.name, transitions((), status.conditions or ()))
+        is_announced = False
         while True:
             try:
                 if self.startup is not None:
                     self.startup.note_attempt()
                 with trio.fail_after(CALL_LIMIT):
-                    self.node.put(await self.register())
+                    status = node_status(self.identity, await self.observe(), NodeStatus())
+                    if not is_announced:
+                        is_announced = True
+                        self._announce(status)
+                    self.node.put(await self.register(status))
             except (KubeError, KubeUnavailableError, trio.TooSlowError) as exc:
                 delay = backoff.next_delay()
                 problem = str(exc) or f"no answer within {CALL_LIMIT:g}s"
@@ -98,9 +99,15 @@ class Registration:
                 return
             await trio.sleep(delay)
 
-    async def register(self) -> Node:
+    def _announce(self, status: NodeStatus) -> None:
+        """Emit events of the node's conditions, as each start does, whether the node is new or not.
+
+        The Go kubelet repeats them with each attempt (initialNode).
+        """
+        emit_node_events(self.events, self.identity.name, transitions((), status.conditions or ()))
+
+    async def register(self, status: NodeStatus) -> Node:
         """Try once. Raises `KubeError` and `KubeUnavailableError`."""
-        status = node_status(self.identity, await self.observe(), NodeStatus())
         try:
             created = await self.api.create(initial_node(self.identity, status))
         except AlreadyExistsError:

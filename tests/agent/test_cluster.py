@@ -28,7 +28,7 @@ from kubelet_trio.objects import ChangeDetection
 from kubelet_trio.offline import Folder, Keeper
 from kubelet_trio.pods import load_records
 from kubelet_trio.supervision import ChildState, GaveUpError
-from kubelet_trio.testing import FakeKube, KubeFaultKind, TrioClock
+from kubelet_trio.testing import FakeKube, FaultKind, KubeFaultKind, TrioClock
 from tests.agent.node import Cgroups, Feed, make_pod
 from tests.agent.node import Node as Host
 from tests.node.make import AMOUNTS, INFO
@@ -613,3 +613,13 @@ async def test_the_runtime_is_told_the_nodes_pod_cidr(
         world.kube.change(Node, NAME, {"spec": {"podCIDRs": ["10.1.0.0/24", "fd00:1::/64"]}})
         await trio.sleep(1)
         assert world.host.runtime.pod_cidr == "10.1.0.0/24,fd00:1::/64"
+
+
+async def test_a_runtime_that_hangs_on_its_images_keeps_no_node_from_registering(
+    world: World, autojump_clock: MockClock
+) -> None:
+    world.host.runtime.faults.add(FaultKind.HANG, "ListImages", times=None)
+    async with world.running():
+        await world.wait(world.is_node_ready)
+        reasons = {event.reason for event in world.kube.all(core_v1.Event)}
+        assert {"NodeHasSufficientMemory", "NodeHasNoDiskPressure"} <= reasons
