@@ -6,6 +6,7 @@
         ConflictError         409 on a precondition
         GoneError             410
     KubeUnavailableError      no usable answer of an API server
+        KubeTimeoutError      none in time
     CredentialsError          there are no client credentials
     KubeconfigError           a kubeconfig that cannot be used
     CertificateError          a certificate could not be obtained
@@ -54,6 +55,10 @@ class GoneError(KubeError):
 
 class KubeUnavailableError(Exception):
     """No usable answer: no connection, a timeout, or an answer that is not an API server's."""
+
+
+class KubeTimeoutError(KubeUnavailableError):
+    """No answer in time. What was asked for may have happened."""
 
 
 # What a request to the API server raises.

@@ -24,7 +24,13 @@ import trio
 from trio_util import AsyncValue
 
 from kubelet_trio.kube.api import Bookmark, KubeApi, ObjectList, WatchEvent, WatchEventKind
-from kubelet_trio.kube.errors import API_ERRORS, GoneError, KubeError, KubeUnavailableError
+from kubelet_trio.kube.errors import (
+    API_ERRORS,
+    GoneError,
+    KubeError,
+    KubeTimeoutError,
+    KubeUnavailableError,
+)
 from kubelet_trio.model import Backoff, get_logger
 
 log = get_logger()
@@ -132,6 +138,7 @@ class Reflector(Generic[T]):
         # helps.
         self._version: str | None = "0"
         self._listed = False  # whether a watch can continue from `_version`
+        self._is_unheard = False  # whether the last watch sent nothing for too long
         self._objects: dict[Key, T] = {}
         self._is_shared = False  # a caller has `_objects`: copy it before the next change
         self._changed: set[Key] = set()
@@ -167,14 +174,18 @@ class Reflector(Generic[T]):
                 self._note(exc)
             except API_ERRORS as exc:
                 wait = (exc.retry_after or 0.0) if isinstance(exc, KubeError) else 0.0
+                self._is_unheard = isinstance(exc, KubeTimeoutError)
                 self._note(exc)
             await trio.sleep(max(wait, self._backoff.next_delay(trio.current_time())))
 
     async def _follow(self) -> None:
         """List if necessary, then watch until a failure."""
         while True:
-            if not self._listed and not await self._may_stream():
+            # Proxies may hold back watches for as long as these are open, or for ever. A list also
+            # tells what has changed meanwhile. As client-go has it, after each watch that fails.
+            if self._is_unheard or (not self._listed and not await self._may_stream()):
                 await self._list()
+                self._is_unheard = False
             began = trio.current_time()
             has_events = await self._watch()
             self.connected.value = False
@@ -362,7 +373,7 @@ class Reflector(Generic[T]):
             log.warning("kube.reflector", kind=self._model.__name__, error=text)
 
 
-class _SilentError(KubeUnavailableError):
+class _SilentError(KubeTimeoutError):
     """A watch without any event or bookmark for too long."""
 
 

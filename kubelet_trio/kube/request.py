@@ -15,7 +15,13 @@ import trio
 
 from kubelet_trio.kube.codec import decode_status, error_from
 from kubelet_trio.kube.connections import Connections, WatchConnection
-from kubelet_trio.kube.errors import CredentialsError, KubeError, KubeUnavailableError, error_of
+from kubelet_trio.kube.errors import (
+    CredentialsError,
+    KubeError,
+    KubeTimeoutError,
+    KubeUnavailableError,
+    error_of,
+)
 from kubelet_trio.kube.exchange import NETWORK_ERRORS, Answer, exchange, read_headers
 from kubelet_trio.kube.limits import TokenBucket
 from kubelet_trio.model import Backoff, get_logger
@@ -268,7 +274,9 @@ class Sender:
 
     def _unavailable(self, request: ApiRequest, exc: Exception) -> KubeUnavailableError:
         text = str(exc) or type(exc).__name__
-        return KubeUnavailableError(f"{self.host}: {request.shown}: {text}")
+        is_late = isinstance(exc, httpcore2.ReadTimeout)
+        error = KubeTimeoutError if is_late else KubeUnavailableError
+        return error(f"{self.host}: {request.shown}: {text}")
 
 
 def _about_request(about: tuple[SplitResult, ApiRequest]) -> Attributes:

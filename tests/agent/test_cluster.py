@@ -12,7 +12,7 @@ import pytest
 import structlog
 import trio
 from lightkube.models import core_v1
-from lightkube.models.core_v1 import Container, Node, Pod, PodSpec, PodStatus
+from lightkube.models.core_v1 import ConfigMap, Container, Node, Pod, PodSpec, PodStatus
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.models.storage_v1 import CSINode
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -613,6 +613,22 @@ async def test_the_runtime_is_told_the_nodes_pod_cidr(
         world.kube.change(Node, NAME, {"spec": {"podCIDRs": ["10.1.0.0/24", "fd00:1::/64"]}})
         await trio.sleep(1)
         assert world.host.runtime.pod_cidr == "10.1.0.0/24,fd00:1::/64"
+
+
+async def test_pods_come_and_go_where_no_watch_is_answered(
+    world: World, autojump_clock: MockClock
+) -> None:
+    world.kube.faults.add(KubeFaultKind.HANG, "watch", times=None)
+    world.kube.add(ConfigMap(metadata=ObjectMeta(name="c", namespace="default"), data={"a": "1"}))
+    mounted = core_v1.ConfigMapVolumeSource(name="c")
+    volume = core_v1.Volume(name="v", configMap=mounted)
+    async with world.running():
+        world.bind()
+        await world.wait(world.is_ready)
+        world.bind("later", volumes=[volume])
+        await world.wait(lambda: world.is_ready("later"))
+        world.kube.remove(Pod, "web", grace_period=1)
+        await world.wait(world.gone)
 
 
 async def test_a_runtime_that_hangs_on_its_images_keeps_no_node_from_registering(

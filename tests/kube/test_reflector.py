@@ -212,7 +212,7 @@ async def test_a_hanging_server_is_left_for_another_try(
         kube.hang()
         kube.add(config_map("b"))
         await trio.sleep(200)
-        assert verbs(kube)[:1] == ["watch"]
+        assert verbs(kube)[:1] == ["list"]
         assert not reflector.connected.value
         kube.come_back()
         await until(reflector, {"a": {}, "b": {}})
@@ -361,6 +361,50 @@ async def test_a_list_takes_the_place_of_a_streaming_one_that_fails(
         kube.add(config_map("b"))
         kube.compact()
         await until(reflector, {"a": {}, "b": {}})
+
+
+@pytest.mark.parametrize("streams", [True, False])
+async def test_lists_take_the_place_of_watches_that_nobody_answers(
+    streams: bool, autojump_clock: MockClock
+) -> None:
+    """As behind a proxy that holds back an answer until all of it is there."""
+    kube = FakeKube()
+    kube.streaming_lists = streams
+    kube.add(config_map("a"))
+    kube.faults.add(KubeFaultKind.HANG, "watch", times=None)
+    reflector = reflector_of(kube)
+    async with following(reflector):
+        with trio.fail_after(60):
+            await reflector.synced.wait()
+        assert contents(reflector) == {"a": {}}
+        kube.add(config_map("b"))
+        kube.remove(ConfigMap, "a")
+        await trio.sleep(120)
+        assert contents(reflector) == {"b": {}}
+        lists = verbs(kube).count("list")
+        await trio.sleep(600)
+        assert lists < verbs(kube).count("list") <= lists + 20
+        kube.faults.clear()
+        await trio.sleep(60)
+        kube.requests.clear()
+        kube.add(config_map("c"))
+        await wait_all_tasks_blocked()
+        assert contents(reflector) == {"b": {}, "c": {}}
+        await trio.sleep(600)
+        assert "list" not in verbs(kube)
+
+
+async def test_a_watch_that_falls_silent_is_followed_by_a_list(
+    kube: FakeKube, autojump_clock: MockClock
+) -> None:
+    kube.add(config_map("a"))
+    reflector = reflector_of(kube)
+    async with following(reflector):
+        await until(reflector, {"a": {}})
+        kube.mute()
+        kube.add(config_map("b"))
+        await trio.sleep(155)
+        assert contents(reflector) == {"a": {}, "b": {}}
 
 
 async def test_pages_whose_moment_is_forgotten(autojump_clock: MockClock) -> None:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import trio
 
-from kubelet_trio.kube import KubeError, KubeUnavailableError
+from kubelet_trio.kube import KubeError, KubeTimeoutError, KubeUnavailableError
 from kubelet_trio.testing.kube.faults import KubeFault, KubeFaultKind, KubeFaults, KubeRequest
 
 T = TypeVar("T")
@@ -84,7 +84,7 @@ class Desk:
                     refusal = exc
                 nursery.cancel_scope.cancel()
         if scope.cancelled_caught:
-            raise KubeUnavailableError(f"{request.verb} {request.resource}: no answer in time")
+            raise KubeTimeoutError(f"{request.verb} {request.resource}: no answer in time")
         if refusal is not None:
             raise refusal
         # Also if the request took effect: the connection broke before its response arrived.
