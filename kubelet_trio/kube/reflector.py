@@ -138,7 +138,7 @@ class Reflector(Generic[T]):
         # helps.
         self._version: str | None = "0"
         self._listed = False  # whether a watch can continue from `_version`
-        self._is_unheard = False  # whether the last watch sent nothing for too long
+        self._lists_next = False  # whether a list is to come before the next watch
         self._objects: dict[Key, T] = {}
         self._is_shared = False  # a caller has `_objects`: copy it before the next change
         self._changed: set[Key] = set()
@@ -174,18 +174,16 @@ class Reflector(Generic[T]):
                 self._note(exc)
             except API_ERRORS as exc:
                 wait = (exc.retry_after or 0.0) if isinstance(exc, KubeError) else 0.0
-                self._is_unheard = isinstance(exc, KubeTimeoutError)
+                self._lists_next = _asks_for_list(exc)
                 self._note(exc)
             await trio.sleep(max(wait, self._backoff.next_delay(trio.current_time())))
 
     async def _follow(self) -> None:
         """List if necessary, then watch until a failure."""
         while True:
-            # Proxies may hold back watches for as long as these are open, or for ever. A list also
-            # tells what has changed meanwhile. As client-go has it, after each watch that fails.
-            if self._is_unheard or (not self._listed and not await self._may_stream()):
+            if self._lists_next or (not self._listed and not await self._may_stream()):
                 await self._list()
-                self._is_unheard = False
+                self._lists_next = False
             began = trio.current_time()
             has_events = await self._watch()
             self.connected.value = False
@@ -371,6 +369,18 @@ class Reflector(Generic[T]):
         if text != self.trouble:
             self.trouble = text
             log.warning("kube.reflector", kind=self._model.__name__, error=text)
+
+
+def _asks_for_list(failure: KubeError | KubeUnavailableError) -> bool:
+    """Return whether a list may tell what a failed watch does not.
+
+    Proxies hold back watches, and roles may allow lists alone: client-go then lists each time.
+    After a connection that broke or was refused, as by a server that starts anew, the watch goes
+    on where it was.
+    """
+    if isinstance(failure, KubeError):
+        return failure.code != 429
+    return isinstance(failure, KubeTimeoutError)
 
 
 class _SilentError(KubeTimeoutError):

@@ -202,8 +202,15 @@ class StatusManager:
         try:
             with trio.fail_after(_CALL_LIMIT):
                 await self._deliver(entry)
-        except (NotFoundError, _OtherPodError):
+        except _OtherPodError:
             entry.is_gone, entry.base = True, None
+        except NotFoundError as exc:
+            entry.base = None
+            if self._is_known(entry):
+                # The watch may be behind, or a proxy on the way has no route for a while.
+                self._failed(entry, exc)
+            else:
+                entry.is_gone = True
         except (KubeUnavailableError, trio.TooSlowError) as exc:
             unavailable = exc if isinstance(exc, KubeUnavailableError) else _no_answer()
             self._server.failed(trio.current_time(), unavailable)
@@ -223,6 +230,13 @@ class StatusManager:
             entry.is_busy = False
             self._wake.ring()
             self._delivered.set()
+
+    def _is_known(self, entry: _Entry) -> bool:
+        """Whether the server has the pod, as far as watches have told."""
+        mirror = self._mirrors.get(pod_key(entry.pod))
+        return pod_uid(entry.pod) in self._known or (
+            mirror is not None and pod_uid(mirror) == entry.base_uid
+        )
 
     def _measure(self, entry: _Entry) -> None:
         """Record the time since the first change that had not been sent."""

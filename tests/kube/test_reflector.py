@@ -364,14 +364,16 @@ async def test_a_list_takes_the_place_of_a_streaming_one_that_fails(
 
 
 @pytest.mark.parametrize("streams", [True, False])
+@pytest.mark.parametrize("code", [0, 403, 500])
 async def test_lists_take_the_place_of_watches_that_nobody_answers(
-    streams: bool, autojump_clock: MockClock
+    streams: bool, code: int, autojump_clock: MockClock
 ) -> None:
-    """As behind a proxy that holds back an answer until all of it is there."""
+    """As behind a proxy that holds back an answer until all of it is there; or all are refused."""
     kube = FakeKube()
     kube.streaming_lists = streams
     kube.add(config_map("a"))
-    kube.faults.add(KubeFaultKind.HANG, "watch", times=None)
+    kind = KubeFaultKind.ERROR if code else KubeFaultKind.HANG
+    kube.faults.add(kind, "watch", times=None, error=KubeError(code, "No", "no") if code else None)
     reflector = reflector_of(kube)
     async with following(reflector):
         with trio.fail_after(60):
