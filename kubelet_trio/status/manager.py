@@ -214,7 +214,8 @@ class StatusManager:
         except (KubeUnavailableError, trio.TooSlowError) as exc:
             unavailable = exc if isinstance(exc, KubeUnavailableError) else _no_answer()
             self._server.failed(trio.current_time(), unavailable)
-            log.info("status.unavailable", error=str(unavailable), retry_in=self._server.delay)
+            if self._server.is_news:
+                log.info("status.unavailable", error=str(unavailable))
         # The server answered, so it is reachable: only this pod waits.
         except KubeError as exc:
             if exc.code in (409, 422):
@@ -247,9 +248,10 @@ class StatusManager:
             entry.since = None
 
     def _failed(self, entry: _Entry, failure: KubeError) -> None:
-        wait = entry.retry.failed(trio.current_time(), failure)
+        entry.retry.failed(trio.current_time(), failure)
         self._server.succeeded()
-        log.warning("status.refused", **about_pod(entry.pod), error=str(failure), retry_in=wait)
+        if entry.retry.is_news:
+            log.warning("status.refused", **about_pod(entry.pod), error=str(failure))
 
     async def _deliver(self, entry: _Entry) -> None:
         key = pod_key(entry.pod)

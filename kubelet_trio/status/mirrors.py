@@ -239,7 +239,8 @@ class MirrorPods:
                 await self._carry_out(plan, node.metadata.name or "", node.metadata.uid or "")
             except (KubeError, KubeUnavailableError) as exc:
                 waits.append(retry.failed(trio.current_time(), exc))
-                log.warning("mirror.failed", pod=str(plan.key), error=str(exc), retry_in=waits[-1])
+                if retry.is_news:
+                    log.warning("mirror.failed", pod=str(plan.key), error=str(exc))
             else:
                 # The next watch event completes the plan. If none comes, carry it out again.
                 retry.until = trio.current_time() + retry.cap

@@ -18,6 +18,10 @@ class Retry:
     cap: float = _CAP
     until: float = field(default=0.0, init=False)  # trio time
     delay: float = field(default=0.0, init=False)  # the last one, 0 after a success
+    is_news: bool = field(
+        default=False, init=False
+    )  # whether the last failure is another than before
+    _problem: str = field(default="", init=False)
     _backoff: Backoff = field(init=False)
 
     def __post_init__(self) -> None:
@@ -26,6 +30,8 @@ class Retry:
     def failed(self, now: float, failure: KubeError | KubeUnavailableError) -> float:
         """Note a failure; return the seconds to wait."""
         self.delay = self._backoff.next_delay()
+        self.is_news = str(failure) != self._problem
+        self._problem = str(failure)
         asked = failure.retry_after if isinstance(failure, KubeError) else None
         # Retry-After, which an overloaded server sends with 429 (API Priority and Fairness).
         wait = max(self.delay, asked or 0.0)
@@ -36,3 +42,4 @@ class Retry:
         """Reset the delay after a success."""
         self._backoff.reset()
         self.delay = self.until = 0.0
+        self._problem = ""

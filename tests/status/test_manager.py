@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 import msgspec
+import structlog
 import trio
 from lightkube.models.core_v1 import (
     ContainerState,
@@ -226,6 +227,25 @@ async def test_a_new_pod_of_the_same_name_is_not_spoken_of(autojump_clock: MockC
         assert found is not None
         assert pod_uid(found) == pod_uid(new)
         assert len(world.verbs()) <= 3
+
+
+async def test_a_status_that_is_refused_for_long_is_a_line_for_each_reason(
+    autojump_clock: MockClock,
+) -> None:
+    world = World()
+    pod = world.add()
+    add = partial(world.kube.faults.add, KubeFaultKind.ERROR, resource="pods/status", times=None)
+    with structlog.testing.capture_logs() as logs:
+        async with world.running():
+            for text in ("no", "no quota"):
+                add(error=KubeError(403, "Forbidden", text))
+                world.manager.put(pod_uid(pod), with_status(pod, "Running"))
+                await trio.sleep(120)
+                world.kube.faults.clear()
+            await world.wait(lambda: world.phase() == "Running")
+    assert world.verbs().count("patch") > 10
+    told = [line["error"] for line in logs if line["event"] == "status.refused"]
+    assert told == ["no", "no quota"]
 
 
 async def test_a_pod_is_not_given_up_that_is_not_found_and_yet_is_there(

@@ -8,12 +8,14 @@ from contextlib import asynccontextmanager
 
 import msgspec
 import pytest
+import structlog
 import trio
 from lightkube.models.core_v1 import Namespace, Node, Pod, ResourceRequirements
 from lightkube.models.meta_v1 import ObjectMeta
 from trio.testing import MockClock, wait_all_tasks_blocked
 from trio_util import AsyncValue
 
+from kubelet_trio.kube import KubeError
 from kubelet_trio.model import CONFIG_MIRROR, PodKey, PodUid, metadata, pod_key, pod_uid, spec
 from kubelet_trio.status.mirrors import (
     MirrorPlan,
@@ -22,7 +24,7 @@ from kubelet_trio.status.mirrors import (
     mirror_of,
     plan_mirrors,
 )
-from kubelet_trio.testing import FakeKube
+from kubelet_trio.testing import FakeKube, KubeFaultKind
 from tests.status.make import NODE, add_node, observed, static_pod
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
@@ -174,6 +176,20 @@ async def test_a_static_pod_gets_its_mirror_and_loses_it(autojump_clock: MockClo
         assert world.found() is not None
         world.present = {}
         await world.wait(lambda: world.found() is None)
+
+
+async def test_a_mirror_that_is_refused_for_long_is_one_line(autojump_clock: MockClock) -> None:
+    world = World()
+    refusal = KubeError(403, "Forbidden", "exceeded quota")
+    world.kube.faults.add(KubeFaultKind.ERROR, "create", "pods", times=None, error=refusal)
+    with structlog.testing.capture_logs() as logs:
+        async with world.running():
+            world.want(POD)
+            await trio.sleep(300)
+            world.kube.faults.clear()
+            await world.wait(lambda: world.found() is not None)
+    told = [line["error"] for line in logs if line["event"] == "mirror.failed"]
+    assert told == ["exceeded quota"]
 
 
 async def test_a_mirror_that_a_user_deletes_comes_back(autojump_clock: MockClock) -> None:
