@@ -193,11 +193,12 @@ class Relister:
         finally:
             self._state.end_inspection(uid)
         if errors:
-            log.warning(
-                "pleg.inspect_failed",
-                **pod_fields(identity.namespace, identity.name, uid),
-                error=str(errors[0]),
-            )
+            if errors[0].go_text != self._state.error(uid):  # it is tried again every second
+                log.warning(
+                    "pleg.inspect_failed",
+                    **pod_fields(identity.namespace, identity.name, uid),
+                    error=str(errors[0]),
+                )
             self._state.mark_dirty(uid, errors[0])
             self._state.publish(uid)
         else:

@@ -116,3 +116,27 @@ async def test_a_step_that_fails_again_and_again_is_one_line_for_each_reason(
     assert len(node.calls("RunPodSandbox")) > 20
     told = [line["error"] for line in logs if line["event"] == "pod.step_failed"]
     assert [text.rpartition(": ")[2] for text in told] == ["no network", "no image", "no image"]
+
+
+@pytest.mark.parametrize(
+    ("method", "event"),
+    [("ContainerStatus", "pleg.inspect_failed"), ("StopContainer", "pod.teardown_failed")],
+)
+async def test_what_the_runtime_refuses_again_and_again_is_one_line(
+    tmp_path: Path, autojump_clock: MockClock, method: str, event: str
+) -> None:
+    node, pod = Node(tmp_path), make_pod()
+    with structlog.testing.capture_logs() as logs:
+        async with node.running(pod):
+            await trio.sleep(20)
+            node.runtime.faults.add(FaultKind.ERROR, method, times=None)
+            if method == "StopContainer":
+                node.feed.put()
+            else:
+                node.runtime.kill(node.runtime.alive()[0].id)
+            await trio.sleep(300)
+            assert len(node.calls(method)) > 20
+            node.runtime.faults.clear()
+            await trio.sleep(60)
+            assert bool(node.runtime.alive()) == (method != "StopContainer")
+    assert [line["event"] for line in logs].count(event) == 1

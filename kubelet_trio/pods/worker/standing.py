@@ -66,13 +66,15 @@ async def until_done(
     emit: Callable[[EventType, str, str], None],
 ) -> PhaseEvent:
     """Repeat a step of the teardown until it succeeds."""
-    backoff = Backoff(RETRY_BASE / 2, RETRY_CAP)
+    backoff, told = Backoff(RETRY_BASE / 2, RETRY_CAP), ""
     while True:
         try:
             return await step()
         except TEARDOWN_ERRORS as exc:
             delay = backoff.next_delay()
             standing.teardown_failed(str(exc), delay)
-            log.warning("pod.teardown_failed", error=str(exc), retry_in=delay)
+            if str(exc) != told:
+                told = str(exc)
+                log.warning("pod.teardown_failed", error=told)
             emit("Warning", "FailedKillPod", f"error killing pod: {exc}")
         await trio.sleep(delay)
