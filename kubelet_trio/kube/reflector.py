@@ -42,6 +42,7 @@ _PAGE = 500  # objects in one page of a list, as in client-go
 _IDLE = 150.0  # seconds: API servers send a bookmark about once a minute
 _INITIAL = 30.0  # seconds to the next event of a streaming list
 _PROBE_LIMIT = 1.0  # seconds that a reflector waits for another's answer on streaming lists
+_REFUSALS = 3  # of a watch, one after the other, after which a list takes its place
 _SHORT = 1.0  # seconds: a watch that ends earlier, without an event, counts as failed
 
 
@@ -139,6 +140,7 @@ class Reflector(Generic[T]):
         self._version: str | None = "0"
         self._listed = False  # whether a watch can continue from `_version`
         self._lists_next = False  # whether a list is to come before the next watch
+        self._refusals = 0  # since the last watch that was not refused
         self._objects: dict[Key, T] = {}
         self._is_shared = False  # a caller has `_objects`: copy it before the next change
         self._changed: set[Key] = set()
@@ -174,7 +176,7 @@ class Reflector(Generic[T]):
                 self._note(exc)
             except API_ERRORS as exc:
                 wait = (exc.retry_after or 0.0) if isinstance(exc, KubeError) else 0.0
-                self._lists_next = _asks_for_list(exc)
+                self._lists_next = self._asks_for_list(exc)
                 self._note(exc)
             await trio.sleep(max(wait, self._backoff.next_delay(trio.current_time())))
 
@@ -338,7 +340,19 @@ class Reflector(Generic[T]):
         _meta(obj).managedFields = None  # the decoded object has no other user yet
         return obj if self._transform is None else self._transform(obj)
 
+    def _asks_for_list(self, failure: KubeError | KubeUnavailableError) -> bool:
+        """Return whether a list may tell what a failed watch does not, as in client-go.
+
+        Proxies hold back watches, and roles may allow lists alone. After a connection that broke or
+        was refused, and while a server that starts anew refuses all, watches go on where they were.
+        """
+        if isinstance(failure, KubeError) and failure.code != 429:
+            self._refusals += 1
+            return self._refusals >= _REFUSALS
+        return isinstance(failure, KubeTimeoutError)
+
     def _begin(self) -> None:
+        self._refusals = 0
         self.trouble = ""
         self.connected.value = True
 
@@ -369,18 +383,6 @@ class Reflector(Generic[T]):
         if text != self.trouble:
             self.trouble = text
             log.warning("kube.reflector", kind=self._model.__name__, error=text)
-
-
-def _asks_for_list(failure: KubeError | KubeUnavailableError) -> bool:
-    """Return whether a list may tell what a failed watch does not.
-
-    Proxies hold back watches, and roles may allow lists alone: client-go then lists each time.
-    After a connection that broke or was refused, as by a server that starts anew, the watch goes
-    on where it was.
-    """
-    if isinstance(failure, KubeError):
-        return failure.code != 429
-    return isinstance(failure, KubeTimeoutError)
 
 
 class _SilentError(KubeTimeoutError):

@@ -396,6 +396,23 @@ async def test_lists_take_the_place_of_watches_that_nobody_answers(
         assert "list" not in verbs(kube)
 
 
+async def test_a_server_that_refuses_for_a_moment_is_asked_for_no_list(
+    kube: FakeKube, autojump_clock: MockClock
+) -> None:
+    """As one that starts anew does to all watches of all nodes."""
+    kube.add(config_map("a"))
+    reflector = reflector_of(kube)
+    async with following(reflector):
+        await until(reflector, {"a": {}})
+        kube.requests.clear()
+        starting = KubeError(503, "ServiceUnavailable", "starting")
+        kube.faults.add(KubeFaultKind.ERROR, "watch", times=2, error=starting)
+        kube.add(config_map("b"))
+        kube.cut()
+        await until(reflector, {"a": {}, "b": {}})
+        assert set(verbs(kube)) == {"watch"}
+
+
 async def test_a_watch_that_falls_silent_is_followed_by_a_list(
     kube: FakeKube, autojump_clock: MockClock
 ) -> None:
