@@ -99,13 +99,11 @@ def test_a_url_that_never_ends_is_cut_off_and_named(make_bed: MakeBed) -> None:
         bed.agent.put(bed.pod("beside"))
         bed.agent.wait_ready("beside")
         assert bed.agent.rss_bytes() - before < ROOM
-        # A source that has never delivered might want any pod: nothing is removed.
-        beside = bed.pid_of("beside")
+        # What it would want, if it ever delivered, says nothing of the pods of files.
         bed.agent.drop("beside")
         bed.agent.put(bed.pod("after"))
         bed.agent.wait_ready("after")
-        bed.wait_runs({"beside": 0, "after": 0}, within=60)
-        assert bed.pid_of("beside") == beside
+        bed.wait_runs({"after": 0}, within=60)
 
 
 def test_a_flood_of_logs_holds_nobody_up(bed: Bed) -> None:
