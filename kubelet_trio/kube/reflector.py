@@ -148,6 +148,7 @@ class Reflector(Generic[T]):
         self.synced = trio.Event()  # set for good after the first list
         self.connected: AsyncValue[bool] = AsyncValue(False)  # whether the watch is up
         self.trouble = ""  # the last failure; empty while the watch is up
+        self._warned = ""  # the failure told last, until a watch brings something
 
     @property
     def objects(self) -> Mapping[Key, T]:
@@ -293,7 +294,7 @@ class Reflector(Generic[T]):
             event = await self._next(events, self._idle)
             if event is None:
                 return has_events
-            has_events = True
+            has_events, self._warned = True, ""
             if isinstance(event, Bookmark):
                 self._version = event.resource_version
                 continue
@@ -379,9 +380,10 @@ class Reflector(Generic[T]):
 
     def _note(self, exc: Exception) -> None:
         self.connected.value = False
-        text = str(exc)
-        if text != self.trouble:
-            self.trouble = text
+        self.trouble = text = str(exc)
+        # A server without bookmarks lets each quiet watch fall silent: that is told once.
+        if text != self._warned:
+            self._warned = text
             log.warning("kube.reflector", kind=self._model.__name__, error=text)
 
 

@@ -12,6 +12,7 @@ import pytest
 import trio
 from lightkube.models.core_v1 import ConfigMap, Container, Pod, PodSpec
 from lightkube.models.meta_v1 import ManagedFieldsEntry, ObjectMeta
+from structlog.testing import capture_logs
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kubelet_trio.kube import KubeError, ObjectList, Reflector, ServerFeatures
@@ -424,6 +425,24 @@ async def test_a_watch_that_falls_silent_is_followed_by_a_list(
         kube.add(config_map("b"))
         await trio.sleep(155)
         assert contents(reflector) == {"a": {}, "b": {}}
+
+
+async def test_watches_that_fall_silent_again_and_again_are_told_once(
+    kube: FakeKube, autojump_clock: MockClock
+) -> None:
+    """A server without bookmarks and a kind that nobody changes: no fault of either."""
+    reflector = reflector_of(kube)
+    async with following(reflector):
+        await until(reflector, {})
+        kube.mute()
+        with capture_logs() as logs:
+            await trio.sleep(500)
+            assert len(logs) == 1
+            kube.come_back()
+            await trio.sleep(200)  # the last mute watch has ended, the next has had a bookmark
+            kube.mute()
+            await trio.sleep(200)
+        assert [entry["event"] for entry in logs] == ["kube.reflector"] * 2
 
 
 async def test_pages_whose_moment_is_forgotten(autojump_clock: MockClock) -> None:
