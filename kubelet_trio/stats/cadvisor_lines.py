@@ -213,14 +213,14 @@ def write_writable(families: Families, subjects: _Timed, whole: Filesystem | Non
     device = f',device="{whole.device if whole else ""}"}} '.encode()
     labels = [subject.labels + device for subject, _, _ in own]
     times = [time for _, time, _ in own]
-    # As cAdvisor: usage is the container's, limit and inodes are the whole file system's.
-    used = [layer.used for _, _, layer in own]
-    limits = (None,) * 3 if whole is None else (whole.capacity, whole.inodes, whole.inodes_free)
+    # As cAdvisor: the limit is the whole file system's, all else the container's, which has no
+    # inodes of its own to be free.
+    limit = None if whole is None else whole.capacity
     for name, words, values in (
-        ("container_fs_usage_bytes", FS_USAGE, used),
-        ("container_fs_limit_bytes", FS_LIMIT, [limits[0]] * len(own)),
-        ("container_fs_inodes_total", FS_INODES, [limits[1]] * len(own)),
-        ("container_fs_inodes_free", FS_INODES_FREE, [limits[2]] * len(own)),
+        ("container_fs_usage_bytes", FS_USAGE, [layer.used for _, _, layer in own]),
+        ("container_fs_limit_bytes", FS_LIMIT, [limit] * len(own)),
+        ("container_fs_inodes_total", FS_INODES, [layer.inodes_used for _, _, layer in own]),
+        ("container_fs_inodes_free", FS_INODES_FREE, [0] * len(own)),
     ):
         if parts := block(name, labels, values, times):
             families.family(name, "gauge", words).extend(parts)
