@@ -155,7 +155,8 @@ async def test_signals_are_as_a_program_expects_them(case: ProcessCase, box: Box
     script = "grep -E 'Sig(Blk|Ign)' /proc/self/status; ls /proc/self/fd | wc -l"
     blocked, ignored, descriptors = await box.log_of(await box.start(exits(0, script)))
     assert blocked.endswith(b"\t0000000000000000")
-    assert ignored.endswith(b"\t0000000000000000")
+    # The C library's posix_spawn ignores two signals of its own, 32 and 33, in what it starts.
+    assert int(ignored.rpartition(b"\t")[2], 16) & ~(0b11 << 31) == 0
     assert descriptors == b"stdout F 4"  # and the one that ls reads the directory by
 
 
