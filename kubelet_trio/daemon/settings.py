@@ -155,6 +155,7 @@ def agent_settings(
             min_age=flags.minimum_container_ttl_duration,
             max_per_container=flags.maximum_dead_containers_per_container,
             max_total=flags.maximum_dead_containers,
+            clears_unknown_logs=_has_own_logs(settings),
         ),
         image_gc=ImagePolicy(
             high_threshold=config.image_gc_high_threshold_percent,
@@ -338,3 +339,15 @@ def node_api_settings(settings: Settings) -> NodeApiSettings | None:
             name.replace("_", "-"): str(value) for name, value in asdict(settings.flags).items()
         },
     )
+
+
+def _has_own_logs(settings: Settings) -> bool:
+    """Whether whatever is in podLogsDir is this agent's.
+
+    The agent of a CRI runtime is its machine's kubelet. One of processes may be tried beside that
+    kubelet, in the same default directory.
+    """
+    config = settings.config
+    if config.container_runtime_endpoint != PROCESS:
+        return True
+    return Path(settings.flags.root_dir) in Path(config.pod_logs_dir).parents

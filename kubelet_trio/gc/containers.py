@@ -18,11 +18,12 @@ SETTLE = 60.0
 
 @dataclass(frozen=True, slots=True)
 class ContainerPolicy:
-    """The limits; a negative one means no limit."""
+    """The limits, of which a negative one means no limit, and what is collected."""
 
     min_age: float = 0.0  # seconds since creation before a dead container may be removed
     max_per_container: int = 1  # dead instances of each container of each pod
     max_total: int = -1  # dead containers of the node
+    clears_unknown_logs: bool = True  # log directories of unknown pods are removed, too
 
     def kept(self) -> int | None:
         """Return how many dead instances of a container its pod worker keeps at least."""

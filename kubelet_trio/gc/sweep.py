@@ -223,7 +223,7 @@ class ContainerCollector:
         A failure does not stop the others.
         """
         removed = False
-        if not self._pods.are_known():
+        if not (self._policy.clears_unknown_logs and self._pods.are_known()):
             return removed
         for uid, directories in found.items():
             if self._pods.is_owned(uid):

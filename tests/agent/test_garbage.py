@@ -55,6 +55,17 @@ async def test_more_dead_containers_are_kept_where_that_is_wished(
         assert 3 <= len(dead) <= 4
 
 
+@pytest.mark.parametrize("clears", [True, False])
+async def test_logs_of_pods_that_nobody_knows_go_unless_another_agent_may_know_them(
+    node: Node, clears: bool, autojump_clock: MockClock
+) -> None:
+    foreign = node.base / "pods" / "ns_other_5b6e8c1c-9d5f-4b54-9c55-64b3bb7b1d5a"
+    foreign.mkdir(parents=True)
+    async with node.running(make_pod(), container_gc=ContainerPolicy(clears_unknown_logs=clears)):
+        await trio.sleep(600)
+        assert foreign.exists() is not clears
+
+
 async def test_old_sandboxes_go_and_the_newest_stays(node: Node, autojump_clock: MockClock) -> None:
     pod = make_pod()
     async with node.running(pod):

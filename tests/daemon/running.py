@@ -31,6 +31,11 @@ spec:
   terminationGracePeriodSeconds: 1
   containers: [{name: main, image: none, command: [sleep, "1000"]}]
 """
+_SETTINGS = """\
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+podLogsDir: {base}/logs/pods
+"""
 
 
 class Daemon:
@@ -42,11 +47,14 @@ class Daemon:
         self.manifests.mkdir(exist_ok=True)
         self.log = base / "log"
         self.client = AgentClient(str(self.root))
+        settings = base / "kubelet.yaml"
+        settings.write_text(_SETTINGS.format(base=base))  # nothing outside, as root either
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [
                     *(sys.executable, "-c", _MAIN, "run", f"--root-dir={self.root}"),
                     *("--container-runtime-endpoint=process", "--fail-cgroupv1=false"),
+                    f"--config={settings}",
                     *(f"--pod-manifest-path={self.manifests}", "--remove-pods-on-exit"),
                     *(["--process-allow-root"] if os.getuid() == 0 else []),
                     *flags,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from kubelet_trio.agent import AgentSettings
 from kubelet_trio.config.load import load_settings
 from kubelet_trio.containers.node import ResolvConf
@@ -48,6 +50,24 @@ def test_reserved_cpus_replace_the_other_reservations_of_cpu() -> None:
     found = managers("--reserved-cpus=0", "--kube-reserved=cpu=100m")
     assert found.reserved_cpus == frozenset({0})
     assert found.reserved_cpu_milli == 1000
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "logs", "clears"),
+    [
+        ("unix:///run/containerd/containerd.sock", "/var/log/pods", True),
+        ("process", "/var/log/pods", False),  # maybe those of the machine's kubelet
+        ("process", "/r/logs/pods", True),
+    ],
+)
+def test_only_logs_that_are_surely_its_own_are_cleared(
+    tmp_path: Path, endpoint: str, logs: str, clears: bool
+) -> None:
+    file = tmp_path / "config"
+    head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
+    file.write_text(f"{head}podLogsDir: {logs}\n")
+    flags = (f"--config={file}", f"--container-runtime-endpoint={endpoint}", "--root-dir=/r")
+    assert agent(*flags).container_gc.clears_unknown_logs is clears
 
 
 def test_gates_of_shutdown_and_resources_of_pods_may_be_off(tmp_path: Path) -> None:

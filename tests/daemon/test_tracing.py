@@ -29,7 +29,7 @@ def configured(base: Path, endpoint: str) -> str:
     path.write_text(
         "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
         f"tracing: {{endpoint: '{endpoint}', samplingRatePerMillion: 1000000}}\n"
-        "healthzPort: 0\nenableServer: false\n"
+        f"healthzPort: 0\nenableServer: false\npodLogsDir: {base}/logs/pods\n"
     )
     return f"--config={path}"
 
