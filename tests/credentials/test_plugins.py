@@ -110,7 +110,7 @@ async def test_two_pods_of_one_image_ask_once(tmp_path: Path) -> None:
         ("echo no login >&2; exit 3", "credential provider provider exited 3: no login"),
         ("echo nothing", "credential provider provider: "),
         ("echo '{}'", "not a CredentialProviderResponse"),
-        (f"echo '{'[' * 1500}'", "credential provider provider: maximum recursion"),
+        (f"echo '{'[' * 100_000}'", "credential provider provider: maximum recursion"),
         (f"echo '{odd(cacheKeyType=[])}'", r"cacheKeyType: \[\] is not one of"),
         (f"echo '{odd(cacheKeyType='Image', auth=[1])}'", "auth: not an object of logins"),
         (
