@@ -32,6 +32,7 @@ log = get_logger()
 _QUEUE_SIZE = 1000
 _TRIES = 12  # client-go's maxTriesPerEvent
 _PAUSE = 10.0  # seconds between tries: client-go's sleepDuration
+_TERMINATING = "NamespaceTerminating"  # a cause of API servers' refusals
 _FLUSH_LIMIT = 2.0  # seconds after `stop` for the rest of the queue
 
 
@@ -105,7 +106,12 @@ class ApiEvents:
             except KubeError as exc:
                 # 4xx: the server will refuse it again (client-go drops it as well).
                 if exc.code < 500 and exc.code != 429:
-                    log.warning("event.refused", reason=record.event.reason, error=str(exc))
+                    reason = record.event.reason
+                    # That pods end in a namespace that is being removed is no news to anyone.
+                    if _TERMINATING in exc.causes:
+                        log.debug("event.unwanted", reason=reason, error=str(exc))
+                    else:
+                        log.warning("event.refused", reason=reason, error=str(exc))
                     return
             else:
                 return

@@ -48,10 +48,17 @@ class RawEvent(msgspec.Struct):
     object: msgspec.Raw
 
 
+class StatusCause(msgspec.Struct):
+    """One cause of a refusal."""
+
+    reason: str = ""
+
+
 class StatusDetails(msgspec.Struct, rename="camel"):
     """The details of a `Status` object."""
 
     retry_after_seconds: int = 0
+    causes: list[StatusCause] | None = None
 
 
 class ApiStatus(msgspec.Struct):
@@ -119,9 +126,11 @@ def decode_status(data: bytes | msgspec.Raw) -> ApiStatus | None:
 
 def error_from(status: ApiStatus, retry_after: float | None = None) -> KubeError:
     """Return the error for a `Status` object."""
-    if retry_after is None and status.details and status.details.retry_after_seconds > 0:
-        retry_after = float(status.details.retry_after_seconds)
-    return error_of(status.code, status.reason, status.message, retry_after)
+    details = status.details or StatusDetails()
+    if retry_after is None and details.retry_after_seconds > 0:
+        retry_after = float(details.retry_after_seconds)
+    causes = (cause.reason for cause in details.causes or ())
+    return error_of(status.code, status.reason, status.message, retry_after, causes)
 
 
 def to_json(obj: Any) -> Any:

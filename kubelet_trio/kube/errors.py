@@ -18,23 +18,31 @@ A request to the API server raises `API_ERRORS`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 
 class KubeError(Exception):
     """The API server refused a request, with a `Status` object.
 
-    `code` is the HTTP status, `reason` Kubernetes' word for it (`NotFound`), `retry_after` seconds.
+    `code` is the HTTP status, `reason` Kubernetes' word for it (`NotFound`), `retry_after` seconds,
+    `causes` the reasons of its details.
     """
 
     def __init__(
-        self, code: int, reason: str, message: str, retry_after: float | None = None
+        self,
+        code: int,
+        reason: str,
+        message: str,
+        retry_after: float | None = None,
+        causes: Iterable[str] = (),
     ) -> None:
         super().__init__(message)
         self.code = code
         self.reason = reason
         self.message = message
         self.retry_after = retry_after
+        self.causes = frozenset(causes)
 
 
 class NotFoundError(KubeError):
@@ -65,7 +73,13 @@ class KubeTimeoutError(KubeUnavailableError):
 API_ERRORS = (KubeError, KubeUnavailableError)
 
 
-def error_of(code: int, reason: str, message: str, retry_after: float | None = None) -> KubeError:
+def error_of(
+    code: int,
+    reason: str,
+    message: str,
+    retry_after: float | None = None,
+    causes: Iterable[str] = (),
+) -> KubeError:
     """Return the error for a refusal, of the class that fits its code and reason."""
     kind = KubeError
     if code == 404:
@@ -74,7 +88,7 @@ def error_of(code: int, reason: str, message: str, retry_after: float | None = N
         kind = AlreadyExistsError if reason == "AlreadyExists" else ConflictError
     elif code == 410:
         kind = GoneError
-    return kind(code, reason, message, retry_after)
+    return kind(code, reason, message, retry_after, causes)
 
 
 class CredentialsError(Exception):

@@ -7,9 +7,11 @@ from contextlib import asynccontextmanager
 
 import trio
 from lightkube.models import core_v1
+from structlog.testing import capture_logs
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kubelet_trio.events.api import ApiEvents
+from kubelet_trio.kube import ROUTES
 from kubelet_trio.model import Event, ObjectRef
 from kubelet_trio.testing import FakeKube, KubeFaultKind
 
@@ -126,6 +128,22 @@ async def test_a_refused_event_holds_up_nothing(autojump_clock: MockClock) -> No
         world.say(involved=ObjectRef("Pod", "web", "nowhere", "uid-2"))
         world.say()
         await world.wait(lambda: "m" in world.counts())
+
+
+async def test_events_of_a_namespace_that_goes_are_not_warned_of(
+    autojump_clock: MockClock,
+) -> None:
+    world = World()
+    world.kube.server.create(ROUTES["Namespace"], {"metadata": {"name": "going"}}, "")
+    world.kube.server.delete(ROUTES["Namespace"], "going", "")
+    async with world.running():
+        with capture_logs() as logs:
+            world.say(involved=ObjectRef("Pod", "web", "going", "uid-2"))
+            world.say(involved=ObjectRef("Pod", "web", "nowhere", "uid-3"))
+            world.say()
+            await world.wait(lambda: "m" in world.counts())
+    told = [(entry["log_level"], entry["event"]) for entry in logs]
+    assert told == [("debug", "event.unwanted"), ("warning", "event.refused")]
 
 
 async def test_what_was_said_last_still_leaves(autojump_clock: MockClock) -> None:

@@ -162,11 +162,14 @@ async def test_a_deletion_of_many_carries_its_selectors(autojump_clock: MockCloc
 async def test_a_refusal_is_what_the_status_says(
     code: int, reason: str, kind: type[KubeError], autojump_clock: MockClock
 ) -> None:
-    async with asking(answering(code, status(code, reason, "since"))) as (client, _):
+    causes = [{"reason": "Why", "field": "spec"}, {"message": "no reason"}]
+    body = status(code, reason, "since", causes=causes)
+    async with asking(answering(code, body)) as (client, _):
         with pytest.raises(kind) as refused:
             await get(client)
     found = refused.value
     assert (type(found), found.code, found.reason, found.message) == (kind, code, reason, "since")
+    assert "Why" in found.causes
 
 
 @pytest.mark.parametrize(

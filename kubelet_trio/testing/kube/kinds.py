@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 
 from lightkube.models.core_v1 import Pod
 
@@ -39,10 +40,10 @@ _SYSTEM_META = (
 )  # fmt: skip
 
 
-def forbidden(route: Resource, name: str, problem: str) -> KubeError:
+def forbidden(route: Resource, name: str, problem: str, causes: Iterable[str] = ()) -> KubeError:
     """Return the error of an admission plugin."""
     what = f'{route.qualified} "{name}"' if name else route.qualified
-    return KubeError(403, "Forbidden", f"{what} is forbidden: {problem}")
+    return KubeError(403, "Forbidden", f"{what} is forbidden: {problem}", causes=causes)
 
 
 def prepare_create(route: Resource, body: Json, namespace: str, now: str, store: Store) -> Json:

@@ -309,7 +309,7 @@ class FakeServer:
                 f"unable to create new content in namespace {namespace} because it is being "
                 "terminated"
             )
-            raise forbidden(route, name, problem)
+            raise forbidden(route, name, problem, ("NamespaceTerminating",))
 
     def _mark_namespace(self, old: Json) -> Json:
         """Mark a namespace as terminating; the controller that would empty it does not exist."""
