@@ -148,6 +148,9 @@ class RecordedMounter:
     def unmount(self, target: Path) -> None:
         self._do("unmount", (target,), partial(self._mounter.unmount, target))
 
+    def detach(self, target: Path) -> None:
+        self._do("detach", (target,), partial(self._mounter.detach, target))
+
     def mounts(self) -> list[MountPoint]:
         """Return the mounts of this process' mount namespace."""
         return self._mounter.mounts()

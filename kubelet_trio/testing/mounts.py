@@ -101,6 +101,12 @@ class FakeMounter:
             raise _os_error(errno.EBUSY, target)
         self._mounts.remove(found)
 
+    def detach(self, target: Path) -> None:
+        path = str(target)
+        if all(mount.path != path for mount in self._mounts):
+            raise _os_error(errno.EINVAL, target)
+        self._mounts = [m for m in self._mounts if not f"{m.path}/".startswith(f"{path}/")]
+
     def mounts(self) -> list[MountPoint]:
         return list(self._mounts)
 

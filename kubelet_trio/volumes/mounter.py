@@ -19,6 +19,7 @@ _MS_REC = 0x4000
 _MS_SHARED = 0x100000
 _UMOUNT_NOFOLLOW = 0x8  # a container may have replaced the target by a link
 _MNT_FORCE = 0x1
+_MNT_DETACH = 0x2
 HELPERS = (Path("/sbin/mount.nfs"), Path("/usr/sbin/mount.nfs"))
 _MOUNT_NFS_LIMIT = 60.0  # seconds
 # Which file systems have FS_USERNS_MOUNT in the kernel.
@@ -67,6 +68,10 @@ class Mounter(Protocol):
 
         ETIMEDOUT if its server does not answer; the kernel may still complete it later.
         """
+        ...
+
+    def detach(self, target: Path) -> None:
+        """Unmount what is at `target` and below now; what is open there stays open."""
         ...
 
     def mounts(self) -> list[MountPoint]:
@@ -137,6 +142,9 @@ class KernelMounter:
         except TimeoutError:
             # As the Go kubelet does for NFS: umount -f aborts pending requests (umount2(2)).
             self._hung.run(f"{target} (by force)", partial(self._unmount, target, _MNT_FORCE), 5)
+
+    def detach(self, target: Path) -> None:
+        self._unmount(target, _MNT_DETACH)
 
     def _unmount(self, target: Path, flags: int = 0) -> None:
         if self._libc.umount2(os.fsencode(target), _UMOUNT_NOFOLLOW | flags) != 0:

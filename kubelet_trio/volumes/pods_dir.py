@@ -39,12 +39,15 @@ class PodsDirectory:
             tell("volumes.root_not_shared", path=str(root_dir), error=str(exc))
 
     def release(self) -> None:
-        """Undo the mount of `make`, unless a pod still has a directory. Raises OSError."""
+        """Undo the mount of `make`, unless a pod still has a directory. Raises OSError.
+
+        Detached: it has no mounts below it, and whoever still reads a log there may go on.
+        """
         root_dir = self.path.parent
         if self.pods() or not is_bound_to_itself(root_dir, self.mounter.mounts()):
             return
         try:
-            self.mounter.unmount(root_dir)
+            self.mounter.detach(root_dir)
         except OSError as exc:
             log.warning("volumes.root_not_released", path=str(root_dir), error=str(exc))
 

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from kubelet_trio.volumes import MountPoint
+from kubelet_trio.volumes import KernelMounter, MountPoint
 from kubelet_trio.volumes.mounter import is_bound_to_itself
+from kubelet_trio.volumes.pods_dir import PodsDirectory
+from tests.harness.leftovers import mounts_under
 
 
 @pytest.mark.parametrize(
@@ -48,3 +50,26 @@ def test_of_mounts_on_top_of_each_other_the_latest_counts() -> None:
     itself = MountPoint("/var/lib/k", "ext4", "/dev/b", root="/lib/k")
     assert is_bound_to_itself(Path("/var/lib/k"), [below, on_top, itself])
     assert not is_bound_to_itself(Path("/var/lib/k"), [on_top, below, itself])
+
+
+def test_what_is_still_read_below_it_keeps_no_mount(tmp_path: Path, kernel: KernelMounter) -> None:
+    root = tmp_path / "root"
+    directory = PodsDirectory(root / "pods", kernel)
+    directory.make()
+    (root / "log").write_text("line\n")
+    with (root / "log").open() as log:
+        directory.release()
+        assert mounts_under(root) == []
+        assert log.read() == "line\n"
+
+
+def test_a_mount_below_it_keeps_it(tmp_path: Path, kernel: KernelMounter) -> None:
+    root = tmp_path / "root"
+    directory = PodsDirectory(root / "pods", kernel)
+    directory.make()
+    kernel.mount_tmpfs(root / "pods")
+    directory.release()
+    assert mounts_under(root) == [str(root / "pods"), str(root)]
+    kernel.unmount(root / "pods")
+    directory.release()
+    assert mounts_under(root) == []
