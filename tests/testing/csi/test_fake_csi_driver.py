@@ -65,6 +65,13 @@ class Bed:
             timeout=5,
         )
 
+    async def give_up_stage(self) -> None:
+        """Call, and give the call up once the driver has begun with it."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.stage)
+            await self.driver.wait_until(CsiRules.pending)
+            nursery.cancel_scope.cancel()
+
     async def publish(self, *, is_block: bool = False) -> None:
         await self.node.node_publish_volume(
             v1.NodePublishVolumeRequest(
@@ -197,8 +204,7 @@ async def test_faults_come_before_or_after_the_effect(bed: Bed) -> None:
 async def test_a_call_that_hangs_is_in_progress_until_it_is_given_up(bed: Bed) -> None:
     hang = bed.driver.faults.add(CsiFaultKind.HANG, calls.STAGE, times=None)
     async with bed.served():
-        with trio.move_on_after(0.05):
-            await bed.stage()
+        await bed.give_up_stage()
         bed.driver.faults.lift(hang)
         await bed.driver.wait_until(lambda rules: not rules.pending())
         await bed.stage()
@@ -206,10 +212,10 @@ async def test_a_call_that_hangs_is_in_progress_until_it_is_given_up(bed: Bed) -
 
 
 async def test_a_call_may_take_effect_after_it_was_given_up(bed: Bed) -> None:
-    bed.driver.faults.add(CsiFaultKind.GOES_ON, calls.STAGE, delay=0.2)
+    # Long enough for the test to look in between.
+    bed.driver.faults.add(CsiFaultKind.GOES_ON, calls.STAGE, delay=1)
     async with bed.served():
-        with trio.move_on_after(0.05):
-            await bed.stage()
+        await bed.give_up_stage()
         await bed.driver.wait_until(
             lambda rules: any(operation.is_abandoned for operation in rules.pending())
         )
@@ -238,8 +244,7 @@ async def test_a_call_whose_thread_goes_on_was_given_up_all_the_same(bed: Bed) -
     bed.driver = FakeCsiDriver(bed.rules, storage)
     with trio.fail_after(60):
         async with bed.served():
-            with trio.move_on_after(0.05):
-                await bed.stage()
+            await bed.give_up_stage()
             await bed.driver.wait_until(
                 lambda rules: any(operation.is_abandoned for operation in rules.pending())
             )
