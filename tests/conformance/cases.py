@@ -61,7 +61,7 @@ async def wait_exited(runtime: Runtime, container_id: ContainerId) -> v1.Contain
             await trio.sleep(0.01)
 
 
-async def eventually(check: Callable[[], bool]) -> None:
+async def eventually(check: Callable[[], object]) -> None:
     """Ask again and again, for what nobody announces, until `check` holds."""
     with trio.fail_after(_PATIENCE):
         while not check():  # noqa: ASYNC110  # see above
