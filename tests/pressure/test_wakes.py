@@ -61,14 +61,17 @@ async def test_the_kernel_takes_the_trigger(tmp_path: Path) -> None:
 
 @needs_triggers
 async def test_tasks_that_stall_for_memory_wake_on_version_2(tmp_path: Path) -> None:
-    # Writes more than it may hold, again and again: each time others' pages must go first.
-    stall = f'while :; do head -c 48m /dev/zero > "{tmp_path}/file"; cat "{tmp_path}/file"; done'
+    # Reads more than it may hold, again and again: each time other pages must go first. All of the
+    # file is a hole, so that it waits for memory alone, not for a disk that is busy.
+    holes = tmp_path / "holes"
+    holes.touch()
+    os.truncate(holes, 48 * MI)
     with memory_cgroup() as cgroup:
         (cgroup / "memory.limit_in_bytes").write_text(str(16 * MI))
         wake = KernelMemoryWake(
             CgroupHost(2, {"": tmp_path}), lambda: 1 << 34, trigger=b"some 1 2000000\0"
         )
-        with shell_in(cgroup, f"{stall} > /dev/null") as process:
+        with shell_in(cgroup, f'while :; do cat "{holes}"; done > /dev/null') as process:
             go(process)
             with trio.fail_after(60):
                 await wake.wait({"memory.available": 100 * MI})
