@@ -32,6 +32,9 @@ from kubelet_trio.supervision import TreeNode
 if TYPE_CHECKING:
     from kubelet_trio.stats import Sample
 
+# As of which version the Go kubelet supports no runtime without RuntimeConfig
+# (getCgroupDriverFromCRI in cmd/kubelet/app/server.go).
+_NEEDS_RUNTIME_CONFIG = "1.37.0"
 _PROBES = ("prober_probe_total", "prober_probe_duration_seconds")
 _RUNTIME_ONLY = ("runtime_only", "unknown")
 _SLIS = ("kubernetes_healthcheck", "kubernetes_healthchecks_total")
@@ -106,6 +109,8 @@ class AgentMetrics:
         for gate, stage, is_on in setup.settings.gates():
             yield "kubernetes_feature_enabled", (gate, stage), int(is_on)
         yield "kubelet_cgroup_version", (), node.cgroup_version
+        if not self._parts.runtime.health.state.value.has_config:
+            yield "kubelet_cri_losing_support", (_NEEDS_RUNTIME_CONFIG,), 1
         source = "cri" if setup.settings.stats_from_runtime else "cadvisor"
         yield "kubelet_metrics_provider", (source,), 1
         snapshots = [pleg.get(uid) for uid in pleg.known_uids]

@@ -57,6 +57,7 @@ class RuntimeState:
     name: str = "containerd"  # from Version; container ids in statuses begin with it
     version: str = ""
     cgroup_driver: CgroupDriverName | None = None  # from RuntimeConfig; None: not reported
+    has_config: bool = True  # whether it has the call RuntimeConfig; if unknown, too
     handlers: frozenset[str] = frozenset()  # names for runtime classes; "" is the default handler
     recursive_read_only: frozenset[str] = frozenset()  # handlers with recursive read-only mounts
     user_namespaces: frozenset[str] = frozenset()  # handlers with user namespaces
@@ -174,13 +175,14 @@ class RuntimeHealth:
         if trio.current_time() < self._next_version_at and before.is_ready:
             return before
         version = await self._runtime.version()
-        driver = self._known_driver(await self._runtime.cgroup_driver())
+        driver = await self._runtime.cgroup_driver()
         self._next_version_at = next_due(_VERSION_PERIOD)
         return replace(
             before,
             name=version.runtime_name,
             version=version.runtime_version,
-            cgroup_driver=driver,
+            cgroup_driver=self._known_driver(driver),
+            has_config=driver is not None,
         )
 
     def _known_driver(self, driver: v1.CgroupDriver | None) -> CgroupDriverName | None:

@@ -38,6 +38,7 @@ FAMILIES: dict[str, Family] = {
     "kubelet_node_startup_post_registration_duration_seconds": Family("gauge", "[ALPHA] Duration in seconds of node startup after registration."),
     "kubelet_first_network_pod_start_sli_duration_seconds": Family("gauge", "[INTERNAL] Duration in seconds to start the first network pod, excluding time to pull images and run init containers, measured from pod creation timestamp to when all its containers are reported as started and observed via watch"),
     "kubelet_node_name": Family("gauge", "[ALPHA] The node's name. The count is always 1.", ("node",)),
+    "kubelet_cri_losing_support": Family("gauge", "[ALPHA] the Kubernetes version that the currently running CRI implementation will lose support on if not upgraded.", ("version",)),
     "kubelet_cgroup_version": Family("gauge", "[ALPHA] cgroup version on the hosts."),
     "kubelet_cgroup_manager_duration_seconds": Family("histogram", "[ALPHA] Duration in seconds for cgroup manager operations. Broken down by method.", _OPERATION),
     "kubelet_pod_worker_duration_seconds": Family("histogram", "[ALPHA] Duration in seconds to sync a single pod. Broken down by operation type: create, update, or sync", _OPERATION),

@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from trio.testing import MockClock
 
 from kubelet_trio.config import gate_values
+from kubelet_trio.cri import v1
 from kubelet_trio.model import pod_uid
 from kubelet_trio.stats import FAMILIES, Filesystem
 from kubelet_trio.testing import FaultKind
@@ -150,6 +151,21 @@ async def test_the_page_tells_of_a_pods_start(tmp_path: Path, autojump_clock: Mo
     assert value(page, "kubelet_trio_channel_depth", channel="events") == 0
     assert value(page, "kubelet_trio_tasks", state="living") > 5
     assert value(page, "process_open_fds") > 3
+
+
+async def test_a_runtime_that_the_go_kubelet_soon_refuses_is_told(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    node, name = Node(tmp_path), "kubelet_cri_losing_support"
+    async with node.running() as agent:
+        assert name not in families(await agent.metrics.page())
+        node.runtime.driver = None
+        await trio.sleep(100)  # Version and RuntimeConfig are called once a minute
+        page = families(await agent.metrics.page())
+        assert value(page, name, version="1.37.0") == 1
+        node.runtime.driver = v1.CgroupDriver.SYSTEMD
+        await trio.sleep(100)
+        assert name not in families(await agent.metrics.page())
 
 
 async def test_what_fails_is_counted(tmp_path: Path, autojump_clock: MockClock) -> None:

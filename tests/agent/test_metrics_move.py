@@ -553,6 +553,7 @@ STARTUP = {n for n in FAMILIES if n.startswith("kubelet_node_startup_")}
 # What tests/node/test_certificates.py lets happen to certificates.
 CERTIFICATES = {n for n in FAMILIES if "_certificate_manager_" in n or "_expiration_renew_" in n}
 ELSEWHERE = {
+    "kubelet_cri_losing_support": "tests/agent/test_metrics.py",
     "kubelet_credential_provider_config_info": "tests/credentials/test_plugins.py",
     "kubelet_evented_pleg_connection_latency_seconds": "tests/pleg/test_exits_are_known.py",
     "kubelet_first_network_pod_start_sli_duration_seconds": "tests/status/test_pod_starts.py",

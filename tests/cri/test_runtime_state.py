@@ -53,6 +53,19 @@ async def test_a_cgroup_driver_that_nobody_knows_is_none(
         assert health.state.value.cgroup_driver is None
 
 
+@pytest.mark.parametrize(
+    ("driver", "has_config"),
+    [(v1.CgroupDriver.SYSTEMD, True), (v1.CgroupDriver(77), True), (None, False)],
+)
+async def test_whether_the_runtime_has_the_call_runtime_config_is_known(
+    driver: v1.CgroupDriver | None, has_config: bool, autojump_clock: MockClock
+) -> None:
+    runtime = FakeRuntime()
+    runtime.driver = driver
+    async with asking(runtime) as health:
+        assert health.state.value.has_config is has_config
+
+
 async def test_who_the_runtime_is_is_asked_again_every_minute(autojump_clock: MockClock) -> None:
     runtime = FakeRuntime()
     async with asking(runtime):

@@ -64,7 +64,7 @@ MEANT = (
     Meant("metrics", "metrics", "dra_operations_duration_seconds.*", "measured for pods that claim devices, and not for all"),
     Meant("metrics", "metrics", "kubelet_(cpu_manager|memory_manager|topology_manager)_.*", _MANAGERS),
     Meant("metrics", "metrics", "force_cleaned_failed_volume.*", _VOLUMES),
-    Meant("metrics", "metrics", "kubelet_(cri_losing_support|pleg_discard_events)", "a part of the Go kubelet that has no like here"),
+    Meant("metrics", "metrics", "kubelet_pleg_discard_events", "a part of the Go kubelet that has no like here"),
     Meant("metrics", "metrics", "kubelet_evented_pleg_connection_latency_seconds.*", "shown once the runtime has sent an event"),
     Meant("metrics", "metrics", "kubelet_imagemanager_inmemory_.*", "all records are in memory: there is no cache that fills"),
     Meant("metrics", "metrics", "kubelet_(image_garbage_collected_total|restarted_pods_total|http_requests_duration_seconds.*)", "a family with labels is shown once something was counted"),
