@@ -431,16 +431,17 @@ async def test_no_command_runs_where_the_container_does_not(case: Case) -> None:
 async def test_a_command_dies_with_its_container(case: Case) -> None:
     box = await case.sandbox()
     container_id = await box.start(FOREVER)
+    seconds = str(2_000_000 + os.getpid())
 
     async with trio.open_nursery() as nursery:
 
         async def run_command() -> None:
-            with trio.fail_after(10):
-                result = await case.runtime.exec_sync(container_id, ["sleep", "1000"], 0)
+            with trio.fail_after(30):
+                result = await case.runtime.exec_sync(container_id, ["sleep", seconds], 0)
             assert result.exit_code == 137
 
         nursery.start_soon(run_command)
-        await trio.sleep(0.2)
+        await eventually(lambda: running_with(f"sleep\0{seconds}\0"))
         await case.runtime.stop_container(container_id, 0)
 
 
