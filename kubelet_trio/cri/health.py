@@ -175,20 +175,21 @@ class RuntimeHealth:
         if trio.current_time() < self._next_version_at and before.is_ready:
             return before
         version = await self._runtime.version()
-        driver = await self._runtime.cgroup_driver()
+        config = await self._runtime.runtime_config()
         self._next_version_at = next_due(_VERSION_PERIOD)
         return replace(
             before,
             name=version.runtime_name,
             version=version.runtime_version,
-            cgroup_driver=self._known_driver(driver),
-            has_config=driver is not None,
+            cgroup_driver=self._known_driver(config.linux if config else None),
+            has_config=config is not None,
         )
 
-    def _known_driver(self, driver: v1.CgroupDriver | None) -> CgroupDriverName | None:
+    def _known_driver(self, linux: v1.LinuxRuntimeConfiguration | None) -> CgroupDriverName | None:
         """Return the driver; None if CRI has no such driver, so that the configured one is used."""
-        if driver is None:
+        if linux is None:
             return None
+        driver = linux.cgroup_driver
         known = _DRIVERS.get(driver.name or "")
         if known is None and self._logged_driver != repr(driver):
             self._logged_driver = repr(driver)

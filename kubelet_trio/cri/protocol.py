@@ -143,8 +143,8 @@ class Runtime(StreamingService, Protocol):
         """Return the runtime's conditions, handlers and features; `status` is never None."""
         ...
 
-    async def cgroup_driver(self) -> v1.CgroupDriver | None:
-        """Return the driver that RuntimeConfig names; None if the runtime lacks the call."""
+    async def runtime_config(self) -> v1.RuntimeConfigResponse | None:
+        """Return RuntimeConfig's answer, its `linux` perhaps None; None if the call is missing."""
         ...
 
     async def update_runtime_config(self, pod_cidr: str) -> None:

@@ -51,14 +51,15 @@ async def ask(runtime: Runtime) -> RuntimeFacts:
 
     version = await runtime.version()
     status = (await runtime.status()).status
-    driver = await runtime.cgroup_driver()
+    config = await runtime.runtime_config()
+    linux = config.linux if config else None
     image = await runtime.sandbox_image()
     has_image = bool(image) and await runtime.image_status(v1.ImageSpec(image=image)) is not None
     network = [c for c in status.conditions if c.type == "NetworkReady"] if status else []
     return RuntimeFacts(
         name=version.runtime_name,
         version=version.runtime_version,
-        cgroup_driver="" if driver is None else (driver.name or "").lower(),
+        cgroup_driver="" if linux is None else (linux.cgroup_driver.name or "").lower(),
         network_problem=next((c.message or c.reason for c in network if not c.status), ""),
         sandbox_image=image,
         has_sandbox_image=has_image,

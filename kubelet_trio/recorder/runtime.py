@@ -89,9 +89,9 @@ class RecordedRuntime:
         """Return the runtime's conditions, handlers and features; `status` is never None."""
         return await self._repeat("status:", self._runtime.status())
 
-    async def cgroup_driver(self) -> v1.CgroupDriver | None:
-        """Return the driver that RuntimeConfig names; None if the runtime lacks the call."""
-        return await self._repeat("cgroup_driver:", self._runtime.cgroup_driver())
+    async def runtime_config(self) -> v1.RuntimeConfigResponse | None:
+        """Return RuntimeConfig's answer, its `linux` perhaps None; None if the call is missing."""
+        return await self._repeat("runtime_config:", self._runtime.runtime_config())
 
     async def update_runtime_config(self, pod_cidr: str) -> None:
         """Set the range of pod addresses: one CIDR, or two separated by a comma."""

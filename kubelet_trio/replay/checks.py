@@ -359,7 +359,7 @@ _LISTED: Mapping[str, type] = {
 _OTHERS: Mapping[str, Any] = {
     "version": v1.VersionResponse,
     "status": v1.StatusResponse,
-    "cgroup_driver": v1.CgroupDriver,
+    "runtime_config": v1.RuntimeConfigResponse,
     "image_status": v1.Image,
     "list_images": list[v1.Image],
     "exec_sync": dict[Literal["exit_code"], int],

@@ -32,9 +32,9 @@ class RuntimeReads(AbsentCalls):
             return v1.StatusResponse(status=v1.RuntimeStatus(conditions=conditions))
         return read_message(v1.StatusResponse, content)
 
-    async def cgroup_driver(self) -> v1.CgroupDriver | None:
-        content = await self._read("cgroup_driver")
-        return None if content is None else v1.CgroupDriver(content)
+    async def runtime_config(self) -> v1.RuntimeConfigResponse | None:
+        content = await self._read("runtime_config")
+        return None if content is None else read_message(v1.RuntimeConfigResponse, content)
 
     async def list_images(self) -> list[v1.Image]:
         content = await self._read("list_images")

@@ -117,7 +117,9 @@ class FakeRuntime(FakeImageService, FakeStreaming, FakeResizing):
         self.network_ready = True
         self.handler_features: dict[str, v1.RuntimeHandlerFeatures] = {}
         self.runtime_features = v1.RuntimeFeatures()
-        self.driver: v1.CgroupDriver | None = v1.CgroupDriver.CGROUPFS
+        linux = v1.LinuxRuntimeConfiguration(cgroup_driver=v1.CgroupDriver.CGROUPFS)
+        # What RuntimeConfig answers; None: the runtime lacks the call.
+        self.config: v1.RuntimeConfigResponse | None = v1.RuntimeConfigResponse(linux=linux)
         self.pod_cidr = ""  # of the last UpdateRuntimeConfig
         self.decoded = 0
         self._streams: list[FakeEventStream] = []
@@ -253,9 +255,9 @@ class FakeRuntime(FakeImageService, FakeStreaming, FakeResizing):
 
         return await self._desk.serve("Status", "", effect)
 
-    async def cgroup_driver(self) -> v1.CgroupDriver | None:
-        async def effect() -> v1.CgroupDriver | None:
-            return self.driver
+    async def runtime_config(self) -> v1.RuntimeConfigResponse | None:
+        async def effect() -> v1.RuntimeConfigResponse | None:
+            return self.config
 
         return await self._desk.serve("RuntimeConfig", "", effect)
 

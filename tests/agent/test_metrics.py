@@ -159,11 +159,11 @@ async def test_a_runtime_that_the_go_kubelet_soon_refuses_is_told(
     node, name = Node(tmp_path), "kubelet_cri_losing_support"
     async with node.running() as agent:
         assert name not in families(await agent.metrics.page())
-        node.runtime.driver = None
+        node.runtime.config = None
         await trio.sleep(100)  # Version and RuntimeConfig are called once a minute
         page = families(await agent.metrics.page())
         assert value(page, name, version="1.37.0") == 1
-        node.runtime.driver = v1.CgroupDriver.SYSTEMD
+        node.runtime.config = v1.RuntimeConfigResponse()
         await trio.sleep(100)
         assert name not in families(await agent.metrics.page())
 

@@ -72,7 +72,8 @@ async def test_what_containerd_says_of_itself(containerd: Containerd) -> None:
         assert status is not None
         conditions = {c.type: c.status for c in status.conditions}
         assert conditions["RuntimeReady"]
-        assert await runtime.cgroup_driver() in (None, *v1.CgroupDriver)
+        config = await runtime.runtime_config()
+        assert config is None or (config.linux and config.linux.cgroup_driver in v1.CgroupDriver)
         image = await runtime.image_status(v1.ImageSpec(image=BUSYBOX))
         assert image is not None
         assert BUSYBOX in image.repo_tags

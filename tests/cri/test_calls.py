@@ -39,7 +39,7 @@ CHANGES = (
     "checkpoint",
 )
 READS = (
-    *("version", "status", "cgroup_driver", "list", "container_status", "pod_sandbox_status"),
+    *("version", "status", "runtime_config", "list", "container_status", "pod_sandbox_status"),
     *("image_status", "image_fs_info", "sandbox_image"),
     "pull_image",  # leaves nothing behind that runs
     *("exec_url", "attach_url", "port_forward_url"),  # prepared only

@@ -11,6 +11,10 @@ from kubelet_trio.cri import RuntimeHealth, RuntimeState, v1
 from kubelet_trio.testing import FakeRuntime
 
 
+def runtime_config(driver: v1.CgroupDriver) -> v1.RuntimeConfigResponse:
+    return v1.RuntimeConfigResponse(linux=v1.LinuxRuntimeConfiguration(cgroup_driver=driver))
+
+
 @pytest.mark.parametrize(
     ("name", "version", "reason"),
     [
@@ -46,7 +50,7 @@ async def test_a_cgroup_driver_that_nobody_knows_is_none(
     value: int, autojump_clock: MockClock
 ) -> None:
     runtime = FakeRuntime()
-    runtime.driver = v1.CgroupDriver(value)
+    runtime.config = runtime_config(v1.CgroupDriver(value))
     async with asking(runtime) as health:
         await trio.sleep(100)
         assert health.state.value.is_ready
@@ -54,14 +58,19 @@ async def test_a_cgroup_driver_that_nobody_knows_is_none(
 
 
 @pytest.mark.parametrize(
-    ("driver", "has_config"),
-    [(v1.CgroupDriver.SYSTEMD, True), (v1.CgroupDriver(77), True), (None, False)],
+    ("config", "has_config"),
+    [
+        (runtime_config(v1.CgroupDriver.SYSTEMD), True),
+        (runtime_config(v1.CgroupDriver(77)), True),
+        (v1.RuntimeConfigResponse(), True),  # as of a runtime without Linux
+        (None, False),
+    ],
 )
 async def test_whether_the_runtime_has_the_call_runtime_config_is_known(
-    driver: v1.CgroupDriver | None, has_config: bool, autojump_clock: MockClock
+    config: v1.RuntimeConfigResponse | None, has_config: bool, autojump_clock: MockClock
 ) -> None:
     runtime = FakeRuntime()
-    runtime.driver = driver
+    runtime.config = config
     async with asking(runtime) as health:
         assert health.state.value.has_config is has_config
 

@@ -242,7 +242,7 @@ TARGETS = [
     ),
     _answer(
         "RuntimeConfig",
-        _call("cgroup_driver"),
+        _call("runtime_config"),
         v1.RuntimeConfigResponse(
             linux=v1.LinuxRuntimeConfiguration(cgroup_driver=v1.CgroupDriver.CGROUPFS)
         ),

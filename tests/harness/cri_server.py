@@ -79,10 +79,10 @@ class RuntimeService(RuntimeServiceBase):
         return await _served(self._runtime.status())
 
     async def runtime_config(self, request: v1.RuntimeConfigRequest) -> v1.RuntimeConfigResponse:
-        driver = await _served(self._runtime.cgroup_driver())
-        return v1.RuntimeConfigResponse(
-            linux=v1.LinuxRuntimeConfiguration(cgroup_driver=driver or v1.CgroupDriver(0))
-        )
+        config = await _served(self._runtime.runtime_config())
+        if config is None:
+            raise GRPCError(Status.UNIMPLEMENTED, "unknown method RuntimeConfig")
+        return config
 
     async def run_pod_sandbox(self, request: v1.RunPodSandboxRequest) -> v1.RunPodSandboxResponse:
         config = request.config or v1.PodSandboxConfig()

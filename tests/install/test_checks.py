@@ -397,10 +397,10 @@ async def test_the_runtime_is_asked_for_what_the_checks_need() -> None:
     facts = await ask(runtime)
     assert (facts.error, facts.network_problem) == ("", "")
     assert facts.name
-    driver = await runtime.cgroup_driver()
-    assert facts.cgroup_driver == ("" if driver is None else str(driver.name).lower())
-    assert facts.cgroup_driver in ("", "systemd", "cgroupfs")
-    assert v1.CgroupDriver.SYSTEMD.name == "SYSTEMD"
+    assert facts.cgroup_driver == "cgroupfs"
+    for config in (None, v1.RuntimeConfigResponse()):
+        runtime.config = config
+        assert (await ask(runtime)).cgroup_driver == ""
 
 
 def test_a_socket_that_is_not_there_is_a_runtime_that_is_down() -> None:

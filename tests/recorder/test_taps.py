@@ -248,7 +248,7 @@ async def test_a_runtime_that_says_the_same_of_itself_wakes_no_writer(
     async def ask() -> None:
         await runtime.version()
         await runtime.status()
-        await runtime.cgroup_driver()
+        await runtime.runtime_config()
         await trio.sleep(5)
 
     await ask()

@@ -133,9 +133,10 @@ class ProcessRuntime(HostImages, NoMetrics, NoStreamUrls):
         status = v1.RuntimeStatus(conditions=[ready, network])
         return v1.StatusResponse(status=status, features=features)
 
-    async def cgroup_driver(self) -> v1.CgroupDriver | None:
+    async def runtime_config(self) -> v1.RuntimeConfigResponse | None:
         await trio.lowlevel.checkpoint()
-        return v1.CgroupDriver.CGROUPFS
+        linux = v1.LinuxRuntimeConfiguration(cgroup_driver=v1.CgroupDriver.CGROUPFS)
+        return v1.RuntimeConfigResponse(linux=linux)
 
     async def update_runtime_config(self, pod_cidr: str) -> None:
         """Do nothing: processes have the host's addresses."""

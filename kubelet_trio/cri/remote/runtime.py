@@ -158,14 +158,13 @@ class RemoteRuntime:
         answer = await self._call("Status", self._runtime.status, v1.StatusRequest())
         return translate.checked_status(answer)
 
-    async def cgroup_driver(self) -> v1.CgroupDriver | None:
-        """Return the driver that RuntimeConfig names; None if the runtime lacks the call."""
+    async def runtime_config(self) -> v1.RuntimeConfigResponse | None:
+        """Return RuntimeConfig's answer, its `linux` perhaps None; None if the call is missing."""
         try:
             request = v1.RuntimeConfigRequest()
-            answer = await self._call("RuntimeConfig", self._runtime.runtime_config, request)
+            return await self._call("RuntimeConfig", self._runtime.runtime_config, request)
         except UnsupportedCallError:
             return None
-        return answer.linux.cgroup_driver if answer.linux else None
 
     async def update_runtime_config(self, pod_cidr: str) -> None:
         """Set the range of pod addresses: one CIDR, or two separated by a comma."""

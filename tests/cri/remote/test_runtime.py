@@ -31,6 +31,9 @@ METADATA = v1.ContainerMetadata(name="web", attempt=2)
 RESOURCES = v1.LinuxContainerResources(cpu_shares=512, memory_limit_in_bytes=1 << 26)
 OVERHEAD = v1.LinuxContainerResources(cpu_shares=2)
 IMAGE = v1.ImageSpec(image="busybox")
+RUNTIME_CONFIG = v1.RuntimeConfigResponse(
+    linux=v1.LinuxRuntimeConfiguration(cgroup_driver=v1.CgroupDriver.CGROUPFS)
+)
 STATUS = v1.ContainerStatus(
     id="c", metadata=METADATA, created_at=5, image=IMAGE, image_ref="sha256:1"
 )
@@ -157,8 +160,7 @@ class FakeRuntimeService(RuntimeServiceBase):
 
     async def runtime_config(self, request: v1.RuntimeConfigRequest) -> v1.RuntimeConfigResponse:
         await self._obey(request)
-        linux = v1.LinuxRuntimeConfiguration(cgroup_driver=v1.CgroupDriver.CGROUPFS)
-        return v1.RuntimeConfigResponse(linux=linux)
+        return RUNTIME_CONFIG
 
     async def get_container_events(
         self,
@@ -257,7 +259,7 @@ CALLS: dict[str, Callable[[Runtime], Awaitable[object]]] = {
     "ExecSync": lambda r: r.exec_sync(C, ["sleep", "9"], 5),
     "UpdateContainerResources": lambda r: r.update_container_resources(C, RESOURCES),
     "UpdatePodSandboxResources": lambda r: r.update_pod_sandbox_resources(S, OVERHEAD, RESOURCES),
-    "RuntimeConfig": lambda r: r.cgroup_driver(),
+    "RuntimeConfig": lambda r: r.runtime_config(),
     "UpdateRuntimeConfig": lambda r: r.update_runtime_config("10.1.0.0/24"),
 }
 DEADLINES = dict.fromkeys(CALLS, 120.0) | {
@@ -281,7 +283,7 @@ async def test_every_call_gets_through(apart: bool) -> None:
             config=CONFIG, runtime_handler="kata"
         )
         assert await runtime.create_container(S, v1.ContainerConfig(), CONFIG) == "c"
-        assert await runtime.cgroup_driver() is v1.CgroupDriver.CGROUPFS
+        assert await runtime.runtime_config() == RUNTIME_CONFIG
         assert (await runtime.pod_sandbox_status(S)).created_at == 7
         result = await runtime.exec_sync(C, ["true"], 0)
         assert (result.stdout, result.stderr, result.exit_code) == (b"out", b"err", 3)
