@@ -42,6 +42,7 @@ def make_runtime(
     *,
     image_endpoint: str = "",
     request_timeout: float = 120.0,
+    stream_lists: bool = False,
     allow_root: bool = False,
 ) -> RuntimeSeam:
     """Return the runtime of an endpoint; nothing is connected or started yet.
@@ -53,6 +54,7 @@ def make_runtime(
         root_dir: the agent's directory, where the process runtime keeps its state.
         image_endpoint: another socket for images; empty: the same.
         request_timeout: seconds for a call.
+        stream_lists: whether to stream lists from a CRI runtime that can.
         allow_root: whether processes of the process runtime may run as root.
     """
     if endpoint == PROCESS:
@@ -64,7 +66,9 @@ def make_runtime(
     # Imported here: a program on the process runtime does not need HTTP/2.
     from kubelet_trio.cri import RemoteRuntime
 
-    remote = RemoteRuntime(endpoint, image_endpoint, request_timeout=request_timeout)
+    remote = RemoteRuntime(
+        endpoint, image_endpoint, request_timeout=request_timeout, stream_lists=stream_lists
+    )
     return RuntimeSeam(remote, ChildSpec("connection", remote.run))
 
 

@@ -192,9 +192,9 @@ WITHOUT_EFFECT = frozenset(
     }
 )  # fmt: skip
 EITHER = WITHOUT_EFFECT | {
-    "CPUManagerPolicyAlphaOptions", "CPUManagerPolicyBetaOptions", "CSIVolumeHealth",
-    "ClusterTrustBundleProjection", "ContainerCheckpoint", "ContainerStopSignals",
-    "CustomCPUCFSQuotaPeriod", "DRAExtendedResource",
+    "CPUManagerPolicyAlphaOptions", "CPUManagerPolicyBetaOptions", "CRIListStreaming",
+    "CSIVolumeHealth", "ClusterTrustBundleProjection", "ContainerCheckpoint",
+    "ContainerStopSignals", "CustomCPUCFSQuotaPeriod", "DRAExtendedResource",
     "DisableCPUQuotaWithExclusiveCPUs", "DynamicResourceAllocation", "ExtendWebSocketsToKubelet",
     "GracefulNodeShutdown", "GracefulNodeShutdownBasedOnPodPriority", "ImageVolumeWithDigest",
     "InPlacePodLevelResourcesVerticalScaling",

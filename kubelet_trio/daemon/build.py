@@ -184,6 +184,7 @@ def _host_seams(settings: Settings, node: NodeSettings, denied: Denied) -> Seams
         node.root_dir,
         image_endpoint=config.image_service_endpoint,
         request_timeout=config.runtime_request_timeout,
+        stream_lists=config.feature_gates.get("CRIListStreaming", False),
         allow_root=flags.process_allow_root,
     )
 

@@ -3,6 +3,7 @@
 from kubelet_trio.grpc._channel import Channel, Dial, open_channel
 from kubelet_trio.grpc._codec import Message, RawMessage
 from kubelet_trio.grpc._limits import ServerLimits
+from kubelet_trio.grpc._metadata import MetadataLike
 from kubelet_trio.grpc._methods import (
     StreamStreamMethod,
     StreamUnaryMethod,
@@ -33,6 +34,7 @@ __all__ = [
     "GRPCError",
     "Handler",
     "Message",
+    "MetadataLike",
     "RawMessage",
     "Server",
     "ServerLimits",

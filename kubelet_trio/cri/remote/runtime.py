@@ -28,6 +28,7 @@ from kubelet_trio.cri.generated.runtime import v1
 from kubelet_trio.cri.generated.runtime.v1.client import ImageServiceStub, RuntimeServiceStub
 from kubelet_trio.cri.protocol import REQUEST_TIMEOUT, ExecResult, Listing, LocalStreams
 from kubelet_trio.cri.remote import translate
+from kubelet_trio.cri.remote.lists import ListCalls
 from kubelet_trio.cri.remote.traced import traced_call
 from kubelet_trio.cri.remote.translate import runtime_errors
 from kubelet_trio.cri.remote.wire import ListDecoder, entries_of
@@ -36,7 +37,6 @@ from kubelet_trio.grpc import (
     Dial,
     GRPCError,
     Message,
-    RawMessage,
     UnaryUnaryMethod,
 )
 from kubelet_trio.model import ContainerId, PodUid, SandboxId, get_logger, parse_message
@@ -97,8 +97,16 @@ class RemoteRuntime:
         image_endpoint: str | Dial = "",
         *,
         request_timeout: float = REQUEST_TIMEOUT,
+        stream_lists: bool = False,
     ) -> None:
-        """Make a runtime; an empty `image_endpoint` means the runtime's own."""
+        """Make a runtime; nothing is connected yet.
+
+        Args:
+            runtime_endpoint: of the runtime service.
+            image_endpoint: of the image service; empty: the same.
+            request_timeout: seconds for a call.
+            stream_lists: whether to stream lists from a runtime that can; see `ListCalls`.
+        """
         runtime = Channel(runtime_endpoint, keep_connected=True)
         images = runtime
         if image_endpoint not in ("", runtime_endpoint):
@@ -110,26 +118,8 @@ class RemoteRuntime:
         self._product = ""  # name and version of the runtime, "" until Version was answered
         self._lacks: set[str] = set()  # calls that this version does not implement
         # Lists arrive encoded, so that unchanged entries need no decoding (`ListDecoder`).
-        self._list_sandboxes = UnaryUnaryMethod(
-            runtime,
-            "/runtime.v1.RuntimeService/ListPodSandbox",
-            v1.ListPodSandboxRequest,
-            RawMessage,
-        )
-        self._list_containers = UnaryUnaryMethod(
-            runtime,
-            "/runtime.v1.RuntimeService/ListContainers",
-            v1.ListContainersRequest,
-            RawMessage,
-        )
-        self._list_stats = UnaryUnaryMethod(
-            runtime,
-            "/runtime.v1.RuntimeService/ListContainerStats",
-            v1.ListContainerStatsRequest,
-            RawMessage,
-        )
-        self._list_images = UnaryUnaryMethod(
-            images, "/runtime.v1.ImageService/ListImages", v1.ListImagesRequest, RawMessage
+        self._lists = ListCalls(
+            runtime, images, request_timeout, streamed=stream_lists, lacks=self._lacks
         )
         # The last whole listings, for callers without a previous one: they share its entries.
         self._sandboxes_before: Listing[v1.PodSandbox] = Listing()
@@ -213,7 +203,7 @@ class RemoteRuntime:
         request = v1.ListPodSandboxRequest()
         if uid is not None:
             request.filter = v1.PodSandboxFilter(label_selector={_UID_LABEL: uid})
-        answer = await self._call("ListPodSandbox", self._list_sandboxes, request)
+        answer = await self._lists.get("ListPodSandbox", request)
         with translate.malformed_answer("ListPodSandbox"):
             found = await _list(answer, _parse_sandbox, previous or self._sandboxes_before)
         if uid is None:
@@ -310,7 +300,7 @@ class RemoteRuntime:
         request = v1.ListContainersRequest()
         if uid is not None:
             request.filter = v1.ContainerFilter(label_selector={_UID_LABEL: uid})
-        answer = await self._call("ListContainers", self._list_containers, request)
+        answer = await self._lists.get("ListContainers", request)
         with translate.malformed_answer("ListContainers"):
             before = previous or self._containers_before
             found = await _list(answer, _parse_container, before, _has_exited)
@@ -384,7 +374,7 @@ class RemoteRuntime:
 
     async def list_images(self) -> list[v1.Image]:
         """Return every image on the node."""
-        answer = await self._call("ListImages", self._list_images, v1.ListImagesRequest())
+        answer = await self._lists.get("ListImages", v1.ListImagesRequest())
         images = []
         with translate.malformed_answer("ListImages"):
             for number, encoded in enumerate(entries_of(answer), 1):
@@ -421,7 +411,7 @@ class RemoteRuntime:
         request = v1.ListContainerStatsRequest()
         if uid is not None:
             request.filter = v1.ContainerStatsFilter(label_selector={_UID_LABEL: uid})
-        answer = await self._call("ListContainerStats", self._list_stats, request)
+        answer = await self._lists.get("ListContainerStats", request)
         with translate.malformed_answer("ListContainerStats"):
             return translate.parse_stats(answer, layers_only=layers_only)
 
@@ -434,8 +424,9 @@ class RemoteRuntime:
     async def list_pod_sandbox_metrics(self) -> list[v1.PodSandboxMetrics]:
         """Return the runtime's metrics of all pods and containers."""
         request = v1.ListPodSandboxMetricsRequest()
-        call = self._runtime.list_pod_sandbox_metrics
-        return (await self._call("ListPodSandboxMetrics", call, request)).pod_metrics
+        answer = await self._lists.get("ListPodSandboxMetrics", request)
+        with translate.malformed_answer("ListPodSandboxMetrics"):
+            return parse_message(v1.ListPodSandboxMetricsResponse, answer).pod_metrics
 
     # Streams
 

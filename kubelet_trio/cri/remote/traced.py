@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-from kubelet_trio.grpc import GRPCError, Message, Status, UnaryUnaryMethod
+from kubelet_trio.grpc import GRPCError, Message, MetadataLike, Status
 from kubelet_trio.tracing import current_span, trace_headers
 
-RequestT = TypeVar("RequestT", bound=Message)
-ReplyT = TypeVar("ReplyT", bound=Message)
+RequestT = TypeVar("RequestT", bound=Message, contravariant=True)
+AnswerT = TypeVar("AnswerT", covariant=True)
+
+
+class _Method(Protocol[RequestT, AnswerT]):
+    async def __call__(
+        self,
+        message: RequestT,
+        *,
+        timeout: float | None,  # noqa: ASYNC109  # the call's
+        metadata: MetadataLike,
+    ) -> AnswerT: ...
 
 
 async def traced_call(
-    method: UnaryUnaryMethod[RequestT, ReplyT],
+    method: _Method[RequestT, AnswerT],
     request: RequestT,
     timeout: float | None,  # noqa: ASYNC109  # the call's
-) -> ReplyT:
+) -> AnswerT:
     """Make a call that continues the current span in the runtime. Raises `GRPCError`.
 
     `GuardedRuntime` opens that span, with the names of otelgrpc, the Go kubelet's.
