@@ -6,8 +6,6 @@ the agent. `goes` is deleted while both hold, and `comes` is wanted; `stays` mus
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +19,7 @@ from tests.faults.bed import Bed
 from tests.harness import Containerd, eventually, missing
 from tests.harness.csi import CsiDriver
 from tests.harness.csi_documents import claimed, put_documents, volume_documents
+from tests.harness.hang import hang, resume
 
 GOES, STAYS, COMES = "goes", "stays", "comes"
 SHARED, OTHER = "shared", "other"  # volumes; only `comes` has the second
@@ -65,12 +64,12 @@ def _agent_dies(trial: Trial) -> None:
 
 
 def _runtime_hangs(trial: Trial) -> None:
-    os.kill(trial.containerd.pid, signal.SIGSTOP)
+    hang(trial.containerd.pid)
     try:
         told = partial(trial.bed.agent.healthz, "/readyz")
         eventually(lambda: told()[0] != 200, what="the agent finds that the runtime hangs")
     finally:
-        os.kill(trial.containerd.pid, signal.SIGCONT)
+        resume(trial.containerd.pid)
 
 
 def _runtime_restarts(trial: Trial) -> None:

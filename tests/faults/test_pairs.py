@@ -8,7 +8,6 @@ after them. tests/simulation/test_faults_without_server.py has all pairs in virt
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
@@ -25,6 +24,7 @@ from kubelet_trio.model import SystemClock, is_terminal
 from tests.agent.test_taken_over import WatchedKube
 from tests.faults.bed import HostProcesses, Marked
 from tests.harness import Containerd, CriClient, Json, leftovers, missing
+from tests.harness.hang import hang, resume
 from tests.harness.inside import cluster_agent
 from tests.harness.machine import PATIENCE
 
@@ -131,11 +131,11 @@ def _server_away(trial: Trial) -> Iterator[None]:
 
 async def _runtime_hangs(trial: Trial) -> None:
     assert trial.containerd is not None
-    os.kill(trial.containerd.pid, signal.SIGSTOP)
+    hang(trial.containerd.pid)
     try:
         await trio.sleep(OUTAGE)
     finally:
-        os.kill(trial.containerd.pid, signal.SIGCONT)
+        resume(trial.containerd.pid)
 
 
 async def _runtime_away(trial: Trial) -> None:

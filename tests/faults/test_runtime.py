@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 
 import pytest
 
 from tests.faults.bed import Bed
 from tests.harness import CriClient, eventually, live_containers
+from tests.harness.hang import hang, resume
 
 
 @pytest.fixture
@@ -22,7 +21,7 @@ def remote(bed: Bed) -> Bed:
 def test_a_hanging_runtime_holds_nothing_else_up(remote: Bed) -> None:
     assert remote.containerd is not None
     steady = remote.pid_of("steady")
-    os.kill(remote.containerd.pid, signal.SIGSTOP)
+    hang(remote.containerd.pid)
     try:
         remote.agent.put(remote.pod("late"))
         for _ in range(5):
@@ -31,7 +30,7 @@ def test_a_hanging_runtime_holds_nothing_else_up(remote: Bed) -> None:
         remote.agent.kill()
         remote.agent.start()  # ready is running, not connected
     finally:
-        os.kill(remote.containerd.pid, signal.SIGCONT)
+        resume(remote.containerd.pid)
     remote.wait_runs({"steady": 0, "late": 0}, within=120)
     assert remote.pid_of("steady") == steady
 

@@ -14,7 +14,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import ssl
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from pathlib import Path
 import yaml
 
 from tests.harness.authority import Authority, Pair
+from tests.harness.hang import hang, resume
 from tests.harness.pods import Json, WaitTimeoutError
 from tests.harness.ports import free_port
 
@@ -128,11 +128,11 @@ class ControlPlane:
 
     def hang_server(self) -> None:
         """Let the API server accept connections and answer nothing."""
-        self._server.signal(signal.SIGSTOP)
+        hang(self._server.pid)
 
     def resume_server(self) -> None:
         """End the hang."""
-        self._server.signal(signal.SIGCONT)
+        resume(self._server.pid)
 
     # Credentials
 
@@ -276,17 +276,17 @@ class _Daemon:
                 command, stdout=log, stderr=log, start_new_session=True
             )
 
-    def signal(self, number: signal.Signals) -> None:
-        """Send it a signal."""
+    @property
+    def pid(self) -> int:
         assert self._process is not None
-        self._process.send_signal(number)
+        return self._process.pid
 
     def stop(self) -> None:
         """End it, stopped or not."""
         if self._process is None:
             return
         with suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGCONT)
+            resume(self._process.pid)
             self._process.terminate()
         try:
             self._process.wait(5)
