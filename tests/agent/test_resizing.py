@@ -102,6 +102,25 @@ async def test_a_resize_is_allocated_and_carried_out(
         assert container.metadata.attempt == 0
 
 
+async def test_a_pod_keeps_its_class_while_the_first_resources_of_its_own_are_pending(
+    world: Cluster, autojump_clock: MockClock
+) -> None:
+    world.add("web", "400m")
+    async with world.running():
+        await trio.sleep(SETTLED)
+        [first] = world.host.runtime.alive()
+        own = {"requests": {"cpu": "1500m"}, "limits": {"cpu": "2"}}
+        world.kube.change(Pod, "web", {"spec": {"resources": own}}, subresource="resize")
+        await trio.sleep(SETTLED)
+        assert world.pending("web") != ""
+        world.host.runtime.kill(first.id, 1)
+        await trio.sleep(SETTLED)
+        [second] = world.host.runtime.alive()
+        assert second.id != first.id
+        assert second.resources.oom_score_adj == first.resources.oom_score_adj
+        assert second.resources == first.resources
+
+
 @pytest.mark.parametrize(
     ("room", "trigger"),
     [

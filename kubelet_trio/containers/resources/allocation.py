@@ -143,8 +143,11 @@ def _of_both(
         requests=merge(plain.requests, given.requests),
         limits=merge(plain.limits, given.limits),
     )
-    # None and an empty object mean the same; what stands there stays.
-    return mine if taken == plain else taken
+    # What stands there stays: None, or an empty object.
+    if taken == plain:
+        return mine
+    # A pod with an empty object of its own would be BestEffort (ComputePodQOS), one without is not.
+    return None if other is None and taken == ResourceRequirements() else taken
 
 
 def _take(mine: _List, other: _List) -> dict[str, object] | None:

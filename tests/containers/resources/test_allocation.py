@@ -61,6 +61,16 @@ def test_the_pods_own_resources_are_allocated_too() -> None:
     assert differs(desired, before)
 
 
+def test_resources_that_a_pod_is_given_by_a_resize_are_not_allocated_as_an_empty_object() -> None:
+    """An empty object makes a pod BestEffort, whatever its containers request."""
+    desired = pod(web({"cpu": "1"}), resources=resources({"cpu": "2"}, {"cpu": "4"}))
+    before = pod(web({"cpu": "1"}))
+    assert with_allocated(desired, before) == before
+    assert differs(desired, before)
+    empty = pod(web({"cpu": "1"}), resources=resources())
+    assert with_allocated(desired, empty) == empty
+
+
 @pytest.mark.parametrize(
     ("one", "other", "is_different"),
     [
