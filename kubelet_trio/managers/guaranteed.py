@@ -46,6 +46,8 @@ def is_guaranteed(pod: Pod) -> bool:
     Every container limits CPU and memory, and the requests add up to the limits. Raises ValueError.
     """
     body = spec(pod)
+    if body.resources is not None:
+        return False  # an empty object: BestEffort, whatever the containers have (ComputePodQOS)
     asked, limited = dict.fromkeys(_QOS_RESOURCES, 0), dict.fromkeys(_QOS_RESOURCES, 0)
     for container in (*(body.containers or ()), *(body.initContainers or ())):
         if container.resources is None:

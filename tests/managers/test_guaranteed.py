@@ -30,6 +30,12 @@ def test_init_containers_and_sidecars_count() -> None:
     assert not is_guaranteed(pod(container("main", "2"), init=[Container(name="setup")]))
 
 
+def test_an_empty_object_of_the_pods_own_makes_it_best_effort() -> None:
+    candidate = pod(container("main", "2"), resources=ResourceRequirements())
+    assert pod_qos(candidate) == "BestEffort"
+    assert not is_guaranteed(candidate)
+
+
 @pytest.mark.parametrize(
     ("resources", "expected"),
     [
