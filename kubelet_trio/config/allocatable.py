@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from kubelet_trio.config.types import KubeletConfiguration
 from kubelet_trio.durations import parse_duration
-from kubelet_trio.model import parse_cpus
+from kubelet_trio.model import format_cpus, parse_cpus
 
 if TYPE_CHECKING:
     from kubelet_trio.node import Reservations
@@ -102,9 +102,9 @@ def _gated(config: KubeletConfiguration) -> Iterator[str]:
 
 
 def reservations(
-    config: KubeletConfiguration, cpus: int, *, ignore_eviction: bool = False
+    config: KubeletConfiguration, online: Collection[int], *, ignore_eviction: bool = False
 ) -> Reservations:
-    """Return the reservations on a machine with `cpus` CPUs. Raises ValueError.
+    """Return the reservations on a machine with these CPUs. Raises ValueError.
 
     `ignore_eviction` leaves the eviction thresholds out.
     """
@@ -123,9 +123,9 @@ def reservations(
     # reservedSystemCPUs overrides the cpu of both reservations (`with_reserved_cpus`).
     kept = parse_cpus(config.reserved_system_cpus)
     # As getReservedCPUs (cmd/kubelet/app/server.go): a subset of the CPUs of this machine.
-    if missing := sorted(cpu for cpu in kept if cpu >= cpus):
+    if missing := kept.difference(online):
         raise ValueError(
             f"reservedSystemCPUs (--reserved-cpus): {config.reserved_system_cpus}: this machine "
-            f"has CPUs 0-{cpus - 1}, and no {missing[0]}"
+            f"has CPUs {format_cpus(online)} online, and not {format_cpus(missing)}"
         )
     return with_reserved_cpus(reserved, len(kept))

@@ -220,7 +220,7 @@ def _resources(settings: Settings, machine: Machine) -> tuple[Reservations, Node
     config, flags = settings.config, settings.flags
     reserved = reservations(
         config,
-        machine.cpus,
+        machine.online,
         ignore_eviction=flags.experimental_allocatable_ignore_eviction,
     )
     capacity = node_capacity(

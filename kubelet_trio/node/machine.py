@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lightkube.models.core_v1 import NodeSwapStatus, NodeSystemInfo
 
-from kubelet_trio.model import canonical_quantity
+from kubelet_trio.model import canonical_quantity, parse_cpus
 
 _ARCHES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
 
@@ -25,6 +25,7 @@ class Machine:
     hugepages: Mapping[str, int] = field(default_factory=dict)  # bytes by size: 2Mi, 1Gi
     storage: int = 0  # bytes of the file system that the pods' directories are on
     max_pids: int = 0  # 0: unknown
+    online: frozenset[int] = frozenset()  # the CPUs; there may be gaps between them
 
 
 def read_machine(
@@ -35,14 +36,24 @@ def read_machine(
         root_dir = root_dir.parent
     disk = os.statvfs(root_dir)
     meminfo = (proc / "meminfo").read_text()
+    cpus = os.cpu_count() or 1
     return Machine(
-        cpus=os.cpu_count() or 1,
+        cpus=cpus,
         memory=_meminfo(meminfo, "MemTotal"),
         swap=_meminfo(meminfo, "SwapTotal"),
         hugepages=_hugepages(sys / "kernel" / "mm" / "hugepages"),
         storage=disk.f_blocks * disk.f_frsize,
         max_pids=_max_pids(proc / "sys" / "kernel"),
+        online=_online(sys / "devices" / "system" / "cpu" / "online") or frozenset(range(cpus)),
     )
+
+
+def _online(file: Path) -> frozenset[int]:
+    """Return the CPUs that are online; none if the kernel does not say, as in some containers."""
+    try:
+        return parse_cpus(_read(file))
+    except ValueError:
+        return frozenset()
 
 
 def _meminfo(text: str, name: str) -> int:

@@ -51,17 +51,27 @@ def test_reservations_are_read_with_their_thresholds() -> None:
     config = KubeletConfiguration(
         system_reserved={"cpu": "1", "memory": "1"}, kube_reserved={"cpu": "1"}
     )
-    reserved = reservations(config, 4)
+    reserved = reservations(config, range(4))
     assert reserved.system == {"cpu": NANO, "memory": NANO}
     assert reserved.kube == {"cpu": NANO}
     assert reserved.eviction_hard == DEFAULT_EVICTION_HARD
-    assert reservations(config, 4, ignore_eviction=True).eviction_hard == {}
+    assert reservations(config, range(4), ignore_eviction=True).eviction_hard == {}
     own = KubeletConfiguration(eviction_hard={"memory.available": "1Gi"})
-    assert reservations(own, 4).eviction_hard == {"memory.available": "1Gi"}
+    assert reservations(own, range(4)).eviction_hard == {"memory.available": "1Gi"}
 
 
-def test_reserved_cpus_must_be_there() -> None:
+def test_reserved_cpus_must_be_online() -> None:
     config = KubeletConfiguration(reserved_system_cpus="0,2-3", system_reserved={"cpu": "9"})
-    assert reservations(config, 4).system == {"cpu": 3 * NANO}
-    with pytest.raises(ValueError, match="this machine has CPUs 0-1, and no 2"):
-        reservations(config, 2)
+    assert reservations(config, range(4)).system == {"cpu": 3 * NANO}
+    with pytest.raises(ValueError, match="this machine has CPUs 0-1 online, and not 2"):
+        reservations(config, range(2))
+
+
+def test_cpus_that_are_online_may_have_gaps() -> None:
+    """Without SMT, machines whose threads are numbered one after the other have every other CPU."""
+    without_smt = range(0, 8, 2)
+    last = KubeletConfiguration(reserved_system_cpus="6")
+    assert reservations(last, without_smt).system == {"cpu": NANO}
+    offline = KubeletConfiguration(reserved_system_cpus="0-1")
+    with pytest.raises(ValueError, match="this machine has CPUs 0,2,4,6 online, and not 1"):
+        reservations(offline, without_smt)

@@ -136,6 +136,22 @@ def test_the_machine_is_read_from_proc_and_sys(tmp_path: Path) -> None:
     assert machine.storage > 0
 
 
+@pytest.mark.parametrize(
+    ("listed", "expected"), [("0,2,4-5\n", {0, 2, 4, 5}), ("\n", None), ("?\n", None), (None, None)]
+)
+def test_the_cpus_that_are_online_are_read(
+    tmp_path: Path, listed: str | None, expected: set[int] | None
+) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 2048 kB\n")
+    cpus = tmp_path / "sys/devices/system/cpu"
+    cpus.mkdir(parents=True)
+    if listed is not None:
+        (cpus / "online").write_text(listed)
+    machine = read_machine(tmp_path, proc=tmp_path / "proc", sys=tmp_path / "sys")
+    assert machine.online == (expected if expected is not None else set(range(machine.cpus)))
+
+
 def test_this_machine_has_something() -> None:
     node = node_capacity(read_machine(Path("/")))
     assert node.allocatable["cpu"] > 0
