@@ -17,6 +17,7 @@ from kubelet_trio.credentials.matching import (
     lookup,
     matches,
     repository,
+    untagged,
 )
 from kubelet_trio.credentials.pulled import PullVerification, allowlist_problem
 
@@ -56,6 +57,7 @@ __all__ = [
     "providers_hash",
     "repository",
     "secret_logins",
+    "untagged",
 ]
 
 __getattr__ = names_on_demand(__name__, _DEFERRED)

@@ -18,9 +18,10 @@ def image_id(name: str) -> str:
 
 @dataclass(eq=False, slots=True)
 class FakeImages:
-    """Images by name. Pulls fail for a name with the word `missing`, and for those in `broken`.
+    """Images by name, without the tag `latest` that the agent adds to a name that has none.
 
-    A pull takes `pull_takes` seconds, or the name's entry in `pull_times`.
+    Pulls fail for a name with the word `missing`, and for those in `broken`. A pull takes
+    `pull_takes` seconds, or the name's entry in `pull_times`.
     """
 
     present: set[str] = field(default_factory=set)
@@ -117,20 +118,24 @@ class FakeImageService:
         self.sandbox_image_name = ""
 
     async def image_status(self, image: v1.ImageSpec) -> v1.Image | None:
+        name = _short(image)
+
         async def effect() -> v1.Image | None:
-            found = self.images.find(image.image)
+            found = self.images.find(name)
             return None if found is None else self.images.image(found)
 
-        return await self._image_desk.serve("ImageStatus", image.image, effect)
+        return await self._image_desk.serve("ImageStatus", name, effect)
 
     async def pull_image(
         self, image: v1.ImageSpec, auth: v1.AuthConfig | None, sandbox: v1.PodSandboxConfig
     ) -> str:
+        name = _short(image)
+
         async def effect() -> str:
-            return await self.images.pull(image.image, auth)
+            return await self.images.pull(name, auth)
 
         # As in the Go kubelet (remote_image.go): a large image may take as long as it needs.
-        return await self._image_desk.serve("PullImage", image.image, effect, limit=NO_DEADLINE)
+        return await self._image_desk.serve("PullImage", name, effect, limit=NO_DEADLINE)
 
     async def list_images(self) -> list[v1.Image]:
         async def effect() -> list[v1.Image]:
@@ -161,3 +166,7 @@ class FakeImageService:
             return self.sandbox_image_name
 
         return await self._image_desk.serve("Status", "", effect)
+
+
+def _short(image: v1.ImageSpec) -> str:
+    return image.image.removesuffix(":latest")

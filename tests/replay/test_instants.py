@@ -79,7 +79,7 @@ def test_an_image_that_could_not_be_pulled_is_not_there(node: Node) -> None:
 
     found = replay_recording(record(node, story))
     found.check()
-    assert set(calls(found)) == {"run the sandbox", "pull image missing"}
+    assert set(calls(found)) == {"run the sandbox", "pull image missing:latest"}
 
 
 def test_a_list_does_not_wait_for_what_a_later_call_has_made(node: Node) -> None:
@@ -274,4 +274,4 @@ def test_a_question_that_ended_an_outage_unseen(node: Node) -> None:
 
     found = replay_recording(record(node, story))
     found.check()
-    assert calls(found).count("pull image other") == 1
+    assert calls(found).count("pull image other:latest") == 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.credentials import Puller
+from kubelet_trio.credentials import Puller, untagged
 from kubelet_trio.cri import v1
 from kubelet_trio.model import PodContainer, PodUid, metadata, pod_key, pod_uid, spec
 
@@ -32,12 +32,9 @@ class ImageRequest:
     pod: Pod
     container: PodContainer
     policy: str
-    spec: v1.ImageSpec
+    image: str  # as the pod names it
+    spec: v1.ImageSpec  # as the runtime is asked for it
     field_path: str  # of the pod, for the events of pulls
-
-    @property
-    def image(self) -> str:
-        return self.spec.image
 
     @property
     def puller(self) -> Puller:
@@ -58,9 +55,9 @@ class ImageRequest:
 
 def container_request(pod: Pod, container: PodContainer) -> ImageRequest:
     """Return the request for the image that a container runs."""
-    image = _spec(pod, container.spec.image)
+    image = container.spec.image or ""
     policy = container.spec.imagePullPolicy or "IfNotPresent"
-    return ImageRequest(pod, container, policy, image, container.field_path)
+    return ImageRequest(pod, container, policy, image, _spec(pod, image), container.field_path)
 
 
 def volume_requests(pod: Pod, container: PodContainer) -> dict[str, ImageRequest]:
@@ -73,15 +70,24 @@ def volume_requests(pod: Pod, container: PodContainer) -> dict[str, ImageRequest
     for mount in container.spec.volumeMounts or ():
         if (source := sources.get(mount.name)) is not None:
             requests.pop(mount.name, None)
-            image, policy = _spec(pod, source.reference), source.pullPolicy or "IfNotPresent"
+            image, policy = source.reference or "", source.pullPolicy or "IfNotPresent"
             # Upstream's getImageVolumes reports pulls for the pod as a whole.
-            requests[mount.name] = ImageRequest(pod, container, policy, image, field_path="")
+            requests[mount.name] = ImageRequest(
+                pod, container, policy, image, _spec(pod, image), field_path=""
+            )
     return requests
 
 
-def _spec(pod: Pod, image: str | None) -> v1.ImageSpec:
+def _spec(pod: Pod, image: str) -> v1.ImageSpec:
     # With the pod's annotations, as EnsureImageExists: some runtimes choose by them how to pull.
-    return v1.ImageSpec(image=image or "", annotations=dict(metadata(pod).annotations or {}))
+    return v1.ImageSpec(image=tagged(image), annotations=dict(metadata(pod).annotations or {}))
+
+
+def tagged(image: str) -> str:
+    """Return an image's name with the tag `latest` if it has neither tag nor digest."""
+    # As applyDefaultImageTag. Runtimes take a name of hexadecimal digits alone, such as `cafe`, for
+    # the beginning of an image's id.
+    return f"{image}:latest" if image and untagged(image) == image else image
 
 
 def reference_problem(image: str) -> str | None:

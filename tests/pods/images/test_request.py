@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from kubelet_trio.pods.images.request import reference_problem
+from kubelet_trio.cri import v1
+from kubelet_trio.model import pod_containers
+from kubelet_trio.pods.images.request import container_request, reference_problem
+from tests.pods.make import container, pod
 
 DIGEST = "sha256:" + "a" * 64
 
@@ -56,3 +60,21 @@ LOWER = "invalid reference format: repository name ({}) must be lowercase"
 )
 def test_a_name_is_refused_and_why(image: str, problem: str) -> None:
     assert reference_problem(image) == problem
+
+
+@pytest.mark.parametrize(
+    ("image", "asked"),
+    [
+        ("busybox", "busybox:latest"),
+        ("root", "root:latest"),
+        ("root:sometag", "root:sometag"),
+        ("localhost:5000/a/b", "localhost:5000/a/b:latest"),
+        ("registry.example/app@" + DIGEST, "registry.example/app@" + DIGEST),
+        ("root:sometag@" + DIGEST, "root:sometag@" + DIGEST),
+    ],
+)
+def test_the_runtime_is_asked_for_a_tag_or_a_digest(image: str, asked: str) -> None:
+    # TestApplyDefaultImageTag. containerd looks `cafe` up among the beginnings of images' ids.
+    web = pod(replace(container("web"), image=image))
+    request = container_request(web, next(pod_containers(web)))
+    assert (request.image, request.spec) == (image, v1.ImageSpec(image=asked))
