@@ -40,7 +40,14 @@ from kubelet_trio.model.foreign import (
     reopen_regular,
     stat_own,
 )
-from kubelet_trio.model.http import is_ip, system_tls, url_scheme, without_secrets, without_user
+from kubelet_trio.model.http import (
+    is_ip,
+    pod_addresses,
+    system_tls,
+    url_scheme,
+    without_secrets,
+    without_user,
+)
 from kubelet_trio.model.ids import NOTHING, ContainerId, PodKey, PodUid, SandboxId
 from kubelet_trio.model.images import full_name
 from kubelet_trio.model.latest import Latest
@@ -264,6 +271,7 @@ __all__ = [
     "parse_cpus",
     "parse_message",
     "parse_quantity",
+    "pod_addresses",
     "pod_annotations",
     "pod_containers",
     "pod_fields",

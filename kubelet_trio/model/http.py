@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import ssl
+from collections.abc import Iterable, Sequence
 from urllib.parse import urlsplit
 
 
@@ -45,3 +46,23 @@ def is_ip(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def pod_addresses(ips: Iterable[str], node_ips: Sequence[str]) -> tuple[str, ...]:
+    """Return a pod's addresses as its status and its variables show them: one of each IP family.
+
+    The family of the node's first address comes first; IPv4 if that is not known. What is no
+    address is left out. Source: sortPodIPs in kubelet_pods.go.
+    """
+    first: dict[bool, str] = {}
+    for text in ips:
+        # As ParseIPSloppy: zeros at the beginning of an IPv4 address' numbers do not count.
+        parts = text.split(".")
+        plain = ".".join(part.lstrip("0") or "0" if part.isdecimal() else part for part in parts)
+        try:
+            ip = ipaddress.ip_address(text if ":" in text else plain)
+        except ValueError:
+            continue
+        first.setdefault(ip.version == 6, str(ip))
+    v6_first = bool(node_ips) and ":" in node_ips[0]
+    return tuple(first[family] for family in (v6_first, not v6_first) if family in first)

@@ -20,6 +20,7 @@ from kubelet_trio.model import (
     is_static,
     is_terminal,
     metadata,
+    pod_addresses,
     pod_containers,
     spec,
     to_datetime,
@@ -266,12 +267,7 @@ def _pod_ips(
     newest = observed.sandboxes[0] if observed.sandboxes else None
     if newest is None or not newest.ready or not newest.ips:
         return before
-    # As upstream's sortPodIPs: the family of the node's first address comes first.
-    v6_first = bool(given.host_ips) and _is_v6(given.host_ips[0])
-    first: dict[bool, str] = {}
-    for ip in newest.ips:
-        first.setdefault(_is_v6(ip), ip)
-    return tuple(first[family] for family in (v6_first, not v6_first) if family in first)
+    return pod_addresses(newest.ips, given.host_ips)
 
 
 def _host_network_ips(before: tuple[str, ...], host: tuple[str, ...]) -> tuple[str, ...]:

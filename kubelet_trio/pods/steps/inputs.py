@@ -22,7 +22,14 @@ from kubelet_trio.containers import (
     parse_env_file,
 )
 from kubelet_trio.cri import v1
-from kubelet_trio.model import PodContainer, pod_key, pod_object_ref, pod_uid, spec
+from kubelet_trio.model import (
+    PodContainer,
+    pod_addresses,
+    pod_key,
+    pod_object_ref,
+    pod_uid,
+    spec,
+)
 from kubelet_trio.objects import container_references, read_objects
 from kubelet_trio.pods.images import EnsuredImage
 from kubelet_trio.pods.plan import StartContainer
@@ -147,5 +154,5 @@ async def container_environment(
 
 def pod_facts(pod: Pod, node: NodeSettings, ips: Sequence[str]) -> PodFacts:
     """Return the values for the downward API; on the host's network, with the node's addresses."""
-    own = node.host_ips if spec(pod).hostNetwork else tuple(ips)
+    own = node.host_ips if spec(pod).hostNetwork else pod_addresses(ips, node.host_ips)
     return PodFacts(own, node.host_ips, node.allocatable)

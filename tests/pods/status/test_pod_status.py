@@ -76,6 +76,10 @@ def ips(made: PodStatus) -> list[str]:
         pytest.param((V4, V6), ("fe80::2",), [V6, V4], id="the host's family first"),
         pytest.param((V4, "10.0.0.2", V6), ("1.2.3.4",), [V4, V6], id="one of each family"),
         pytest.param((V6,), ("1.2.3.4",), [V6], id="only the other family"),
+        pytest.param(
+            ("010.000.000.001", "fd00:0:0:0:0:0:0:1"), (), [V4, V6], id="odd but clear spellings"
+        ),
+        pytest.param(("10.0.0.1.", V4, "soon"), (), [V4], id="no addresses are left out"),
     ],
 )
 def test_pod_addresses_come_in_the_nodes_order_one_a_family(
