@@ -111,15 +111,19 @@ def _logins(entries: Any) -> Logins:
 
 
 def _login(entry: Mapping[str, Any]) -> Login:
+    given: dict[str, str] = {}
     for name in ("username", "password", "auth", "email"):
-        if not isinstance(entry.get(name, ""), str):
+        value = entry.get(name)
+        if not isinstance(value, str | None):
             raise ValueError(f"{name} is not a string")
-    email = entry.get("email", "")
+        given[name] = value or ""  # some tools write null
+    email = given["email"]
     # `auth` takes precedence over username and password, as in the Go kubelet.
-    if not entry.get("auth"):
-        return Login(entry.get("username", ""), entry.get("password", ""), email)
-    # With or without padding (decodeDockerConfigFieldAuth): not every tool pads as Docker does.
-    auth = entry["auth"].strip()
+    if not given["auth"]:
+        return Login(given["username"], given["password"], email)
+    # With or without padding (decodeDockerConfigFieldAuth): not every tool pads as Docker does. And
+    # in lines, as `base64` prints it.
+    auth = given["auth"].replace("\r", "").replace("\n", "")
     try:
         text = base64.b64decode(auth + "=" * (-len(auth) % 4), validate=True).decode()
     except (binascii.Error, UnicodeDecodeError):

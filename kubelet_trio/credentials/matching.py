@@ -7,12 +7,14 @@ part (`*.registry.example`). Source: pkg/credentialprovider/keyring.go.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from urllib.parse import SplitResult, urlsplit
 
 DOCKER_HUB = "docker.io"
+_NO_ESCAPE = re.compile("%(?![0-9a-fA-F]{2})")
 _DOCKER_HUB_KEYS = "index.docker.io"  # the location of its credentials in docker configs
 
 
@@ -95,6 +97,19 @@ def matches(pattern: str, image_repository: str) -> bool:
     globs, parts = _host_parts(glob), _host_parts(target)
     # Part by part: a glob must not match across a dot.
     return len(globs) == len(parts) and all(map(fnmatchcase, parts, globs))
+
+
+def is_location(pattern: str) -> bool:
+    """Return whether a pattern is one that a repository may match."""
+    # As ParseSchemelessURL: a URL without its scheme.
+    host, _, path = pattern.partition("/")
+    if not host or not host.isprintable() or {" ", "%"} & set(host) or _NO_ESCAPE.search(path):
+        return False
+    try:
+        _ = _split(pattern).port  # raises for one that is no number
+    except ValueError:
+        return False
+    return True
 
 
 def lookup(keyrings: Sequence[Sequence[Logins]], image_repository: str) -> list[Login]:

@@ -204,10 +204,10 @@ def _response(answer: Any, provider: Provider, grant: Grant | None) -> tuple[Log
     for location, auth in auths.items():
         if not isinstance(auth, dict):
             raise ValueError("auth: not an object of logins")
-        password = str(auth.get("password", ""))
+        username, password = str(auth.get("username") or ""), str(auth.get("password") or "")
         # The token is bound to one pod: cached by account, other pods would use it.
         if grant is not None and password == grant.token and not grant.is_per_token:
             raise ValueError("auth: a token as password needs cacheType Token")
         source = grant.source if grant is not None else None
-        logins[location] = Login(str(auth.get("username", "")), password, source=source)
+        logins[location] = Login(username, password, source=source)
     return logins, key, kept

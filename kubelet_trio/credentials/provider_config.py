@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kubelet_trio.credentials.accounts import TokenAttributes
+from kubelet_trio.credentials.matching import is_location
 from kubelet_trio.durations import parse_duration
 from kubelet_trio.model import check_yaml_depth, sha256, yaml_problem
 
@@ -81,30 +83,37 @@ def _providers(file: Path) -> Iterator[Provider]:
         raise ValueError(f"{file}: {yaml_problem(exc)}") from None
     if not isinstance(document, dict) or document.get("kind") != "CredentialProviderConfig":
         raise ValueError(f"{file}: kind: CredentialProviderConfig is expected")
-    if document.get("apiVersion") not in [_API + version for version in _CONFIG_VERSIONS]:
+    version = document.get("apiVersion")
+    if version not in [_API + known for known in _CONFIG_VERSIONS]:
         raise ValueError(f"{file}: apiVersion: {_API}v1 is expected")
+    # Strict, as upstream's decoder of this file.
+    if unknown := document.keys() - _DOCUMENT_FIELDS:
+        raise ValueError(f"{file}: {min(map(str, unknown))}: unknown field")
+    fields = _FIELDS if version == f"{_API}v1" else _FIELDS - {_TOKENS}
     entries = document.get("providers") or ()
     if not isinstance(entries, list | tuple):
         raise ValueError(f"{file}: providers: must be a list")
     for number, entry in enumerate(entries):
         try:
-            yield _provider(entry)
+            yield _provider(entry, fields)
         except ValueError as exc:
             raise ValueError(f"{file}: providers[{number}].{exc}") from None
 
 
-def _provider(entry: Any) -> Provider:
+def _provider(entry: Any, fields: Set[str]) -> Provider:
     if not isinstance(entry, dict):
         raise ValueError("name: a provider must be an object")
     name = entry.get("name") or ""
     if not isinstance(name, str) or not _is_program(name):
         raise ValueError(f"name: {name!r} is not a program's name")
-    # Strict, as upstream's decoder of this file.
-    if unknown := entry.keys() - _FIELDS:
+    if unknown := entry.keys() - fields:
         raise ValueError(f"{min(map(str, unknown))}: unknown field")
     images = _texts(entry, "matchImages")
     if not images:
         raise ValueError("matchImages: at least one is required")
+    for image in images:
+        if not is_location(image):
+            raise ValueError(f"matchImages: {image!r} is not the name of an image or registry")
     if entry.get("defaultCacheDuration") is None:
         raise ValueError("defaultCacheDuration: required")
     version = entry.get("apiVersion") or ""
@@ -121,7 +130,7 @@ def _provider(entry: Any) -> Provider:
         version,
         _texts(entry, "args"),
         _variables(entry.get("env")),
-        _token_attributes(entry.get("tokenAttributes"), version),
+        _token_attributes(entry.get(_TOKENS), version),
     )
 
 
@@ -145,14 +154,21 @@ def _variables(given: Any) -> tuple[tuple[str, str], ...]:
     for number, variable in enumerate(given or ()):
         if not isinstance(variable, dict) or not {"name", "value"} <= variable.keys():
             raise ValueError(f"env[{number}]: name and value are required")
+        if unknown := variable.keys() - {"name", "value"}:
+            raise ValueError(f"env[{number}].{min(map(str, unknown))}: unknown field")
         found.append((str(variable["name"]), str(variable["value"])))
     return tuple(found)
 
 
 _SCALARS = str | int | float  # YAML's numbers and booleans count as text
+_TOKENS = "tokenAttributes"  # only in v1 of the file
+_DOCUMENT_FIELDS = {"kind", "apiVersion", "providers"}
 _FIELDS = {
-    "name", "matchImages", "defaultCacheDuration", "apiVersion", "args", "env", "tokenAttributes"
+    "name", "matchImages", "defaultCacheDuration", "apiVersion", "args", "env", _TOKENS
 }  # fmt: skip
+# IsQualifiedName of k8s.io/apimachinery; of annotations, capitals count as small letters.
+_LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
+_KEY = re.compile(rf"(?:{_LABEL}(?:\.{_LABEL})*/)?[a-z0-9](?:[-_.a-z0-9]{{0,61}}[a-z0-9])?")
 
 
 def _token_attributes(given: Any, version: str) -> TokenAttributes | None:
@@ -187,7 +203,7 @@ def _checked(given: Mapping[str, Any]) -> TokenAttributes:
             raise ValueError(f"{field}: must be a list")
         seen: set[str] = set()
         for name in names:
-            if not name or not isinstance(name, str):
+            if not isinstance(name, str) or not _KEY.fullmatch(name.lower()):
                 raise ValueError(f"{field}: {name!r} is not the key of an annotation")
             if name in seen:
                 raise ValueError(f"{field}: {name} is listed twice")

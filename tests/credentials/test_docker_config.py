@@ -37,10 +37,27 @@ def test_both_types_of_secrets_are_read() -> None:
     assert secret_logins(secret("Opaque", ".dockerconfigjson", {"auths": entry})) == {}
 
 
-@pytest.mark.parametrize("auth", [encoded("u:p:q"), encoded("u:p:q").rstrip("=")])
+@pytest.mark.parametrize(
+    "auth",
+    # Also in lines, as `base64` and `base64 -w 76` print it (TestDecodeDockerConfigFieldAuth).
+    [
+        encoded("u:p:q"),
+        encoded("u:p:q").rstrip("="),
+        encoded("u:p:q") + "\n",
+        encoded("u:p:q")[:4] + "\r\n" + encoded("u:p:q")[4:],
+    ],
+)
 def test_auth_goes_before_name_and_password(auth: str) -> None:
     entry = {"reg.example": {"auth": auth, "username": "x", "password": "y"}}
     assert secret_logins(config_json({"auths": entry})) == {"reg.example": Login("u", "p:q")}
+
+
+def test_null_is_no_value() -> None:
+    entry = {"username": "u", "password": "p", "email": None, "auth": None}
+    auths = {"reg.example": entry, "other.example": None}
+    wanted = {"reg.example": Login("u", "p"), "other.example": Login()}
+    assert secret_logins(config_json({"auths": auths})) == wanted
+    assert secret_logins(config_json(None)) == {}
 
 
 @pytest.mark.parametrize(
@@ -50,6 +67,7 @@ def test_auth_goes_before_name_and_password(auth: str) -> None:
         ("[" * 1500, "not JSON"),  # more levels than a decoder goes down
         ([], "not a JSON object"),
         ({"auths": {"r": {"auth": "%%%"}}}, "auth is not base64 of text"),
+        ({"auths": {"r": {"auth": encoded("u:p") + " "}}}, "auth is not base64 of text"),
         ({"auths": {"r": {"auth": encoded("hunter2")}}}, r"base64\(username:password\)"),
         ({"auths": {"r": {"username": 7}}}, "username is not a string"),
     ],

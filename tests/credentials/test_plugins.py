@@ -126,6 +126,12 @@ async def test_a_bad_answer_is_an_error_that_names_the_program(
         await make(tmp_path, script).logins("reg.example/app")
 
 
+async def test_null_is_no_password(tmp_path: Path) -> None:
+    printed = odd(cacheKeyType="Image", auth={"reg.example": {"username": None, "password": None}})
+    logins = await make(tmp_path, f"echo '{printed}'").logins("reg.example/app")
+    assert logins == {"reg.example": Login()}
+
+
 CONFIG = """\
 apiVersion: kubelet.config.k8s.io/v1
 kind: CredentialProviderConfig
@@ -159,6 +165,14 @@ def test_the_configuration_is_read_from_a_file_or_a_directory(tmp_path: Path) ->
     assert providers_hash(tmp_path) != before
 
 
+def test_a_key_of_an_annotation_may_have_a_prefix_and_capitals(tmp_path: Path) -> None:
+    file = tmp_path / "providers.yaml"
+    file.write_text(CONFIG.replace("Keys: [a]", "Keys: [Cloud.example/Role_ARN.1]"))
+    (provider,) = load_providers(file)
+    assert provider.tokens is not None
+    assert provider.tokens.required_annotations == ("Cloud.example/Role_ARN.1",)
+
+
 def test_the_hash_of_the_configuration_is_the_go_kubelets(tmp_path: Path) -> None:
     (tmp_path / "10.yaml").write_text("ab")
     (tmp_path / "20.yaml").write_text("c")
@@ -174,6 +188,15 @@ def test_the_hash_of_the_configuration_is_the_go_kubelets(tmp_path: Path) -> Non
         ("name: provider", "name: a/b", "name: 'a/b' is not a program's name"),
         ('["*.example"]', "[]", "matchImages: at least one is required"),
         ('["*.example"]', "registry.example", "matchImages: must be a list of strings"),
+        ('["*.example"]', '["%invalid%"]', "matchImages: '%invalid%' is not the name of an image"),
+        ('["*.example"]', "['a.example:x']", "matchImages: 'a.example:x' is not the name"),
+        ('["*.example"]', "['a .example']", "matchImages: 'a .example' is not the name"),
+        ('["*.example"]', "['a.example/%zz']", "matchImages: 'a.example/%zz' is not the name"),
+        ("kind: C", "provider: []\nkind: C", "provider: unknown field"),
+        ("value: b}", "value: b, from: c}", r"env\[0\]\.from: unknown field"),
+        ("config.k8s.io/v1\n", "config.k8s.io/v1beta1\n", "tokenAttributes: unknown field"),
+        ("Keys: [a]", "Keys: ['@a']", "requiredServiceAccountAnnotationKeys: '@a' is not the key"),
+        ("Keys: [b]", "Keys: [a..b/c]", "optionalServiceAccountAnnotationKeys: 'a..b/c' is not"),
         ("env:", "tokens: {}\n    env:", "tokens: unknown field"),
         ("env:", "1: {}\n    env:", "1: unknown field"),
         ("[{name: A, value: b}]", "[A]", r"env\[0\]: name and value are required"),
