@@ -355,7 +355,7 @@ async def test_a_variable_comes_from_a_file_that_an_init_container_wrote(
         assert state is not None
         assert state.waiting is not None
         assert state.waiting.reason == "CreateContainerConfigError"
-        assert state.waiting.message == "couldn't find file made/env in volume work"
+        assert state.waiting.message == "couldn't parse env file: volume work has no file made/env"
         work = node.base / "root/pods" / pod_uid(pod) / "volumes/kubernetes.io~empty-dir/work"
         (work / "made").mkdir()
         (work / "made" / "env").write_text("TOKEN='secret'")

@@ -44,6 +44,7 @@ def field_value(pod: Pod, path: str, facts: PodFacts) -> str:
         "metadata.namespace": pod_key(pod).namespace,
         "metadata.uid": pod_uid(pod),
         "spec.nodeName": pod_spec(pod).nodeName or "",
+        "spec.host": pod_spec(pod).nodeName or "",  # its old name: ConvertDownwardAPIFieldLabel
         "spec.serviceAccountName": pod_spec(pod).serviceAccountName or "",
         "status.hostIP": next(iter(facts.host_ips), ""),
         "status.hostIPs": ",".join(facts.host_ips),

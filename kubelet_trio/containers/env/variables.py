@@ -40,6 +40,7 @@ from kubelet_trio.objects import (
 
 # Printable ASCII without "=": KEP-4369, stable since Kubernetes 1.34.
 _NAME = re.compile(r"[ -<>-~]+")
+_UNREADABLE = "couldn't parse env file"  # as makeEnvironmentVariables; what follows it is ours
 
 
 EnvFile = tuple[str, str]  # volume and path in it
@@ -227,14 +228,16 @@ def _file_value(ref: FileKeySelector, sources: _Sources) -> str | None:
     if found is None:
         if ref.optional:
             return None
-        raise ContainerConfigError(f"couldn't find file {ref.path} in volume {ref.volumeName}")
+        raise ContainerConfigError(f"{_UNREADABLE}: volume {ref.volumeName} has no file {ref.path}")
     try:
         value = found.get(ref.key)
     except ValueError as exc:
-        raise ContainerConfigError(f"file {ref.path} in volume {ref.volumeName}: {exc}") from exc
+        why = f"file {ref.path} of volume {ref.volumeName}: {exc}"
+        raise ContainerConfigError(f"{_UNREADABLE}: {why}") from exc
     if value is None and not ref.optional:
         raise ContainerConfigError(
-            f"couldn't find key {ref.key} in file {ref.path} in volume {ref.volumeName}"
+            f'environment variable key "{ref.key}" not found in file "{ref.path}" '
+            f"of volume {ref.volumeName}"
         )
     return value
 

@@ -18,10 +18,11 @@ from kubelet_trio.sources.validation import syntax
 from kubelet_trio.sources.validation.field_errors import FieldErrors
 from kubelet_trio.sources.validation.object import config_key
 
-# validEnvDownwardAPIFieldPathExpressions: of labels and annotations only a single key.
+# validEnvDownwardAPIFieldPathExpressions: of labels and annotations only a single key. `spec.host`
+# is the old name of `spec.nodeName` (ConvertDownwardAPIFieldLabel).
 _FIELDS = re.compile(
     r"metadata\.(name|namespace|uid)|metadata\.(labels|annotations)\['.+'\]"
-    r"|spec\.(nodeName|serviceAccountName)|status\.(hostIP|hostIPs|podIP|podIPs)"
+    r"|spec\.(nodeName|host|serviceAccountName)|status\.(hostIP|hostIPs|podIP|podIPs)"
 )
 _RESOURCES = re.compile(r"(limits|requests)\.(cpu|memory|ephemeral-storage|hugepages-.+)")
 # validContainerResourceDivisorForCPU and ...ForMemory; "0" means 1.

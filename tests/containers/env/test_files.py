@@ -64,10 +64,23 @@ def test_an_optional_file_or_key_may_be_missing() -> None:
     assert of_file("A") == {"X": "1"}
     assert of_file("NONE", optional=True) == {}
     assert of_file("A", "other", optional=True) == {}
-    with pytest.raises(ContainerConfigError, match="couldn't find key NONE in file env in volume"):
+    # Upstream's words (TestMakeEnvironmentVariablesWithFileKeyRef); what follows them is ours.
+    missing = 'environment variable key "NONE" not found in file "env" of volume work'
+    with pytest.raises(ContainerConfigError, match=missing):
         of_file("NONE")
-    with pytest.raises(ContainerConfigError, match="couldn't find file other in volume work"):
+    with pytest.raises(ContainerConfigError, match="couldn't parse env file: volume work has no"):
         of_file("A", "other")
+
+
+def test_a_file_that_cannot_be_read_is_named() -> None:
+    ref = FileKeySelector("A", "env", "work")
+    spec = container(env=[EnvVar("X", valueFrom=EnvVarSource(fileKeyRef=ref))])
+    with pytest.raises(ContainerConfigError) as caught:
+        container_env(pod(spec), spec, files={("work", "env"): parse_env_file("A = '1'")})
+    assert str(caught.value) == (
+        "couldn't parse env file: file env of volume work: invalid environment variable format "
+        "at line 1: whitespace before '=' is not allowed"
+    )
 
 
 @pytest.mark.parametrize("odd", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\r"])

@@ -115,7 +115,7 @@ def test_keys_are_read_from_config_maps_and_secrets() -> None:
                     EnvVar("A", valueFrom=EnvVarSource(fileKeyRef=FileKeySelector("a", "b", "c")))
                 ]
             },
-            "couldn't find file b in volume c",
+            "couldn't parse env file: volume c has no file b",
         ),
     ],
 )
@@ -152,6 +152,7 @@ def test_names_that_no_variable_can_have_are_skipped_and_told() -> None:
         ("metadata.annotations['note']", "n"),
         ("metadata.labels['none']", ""),
         ("spec.nodeName", "node-1"),
+        ("spec.host", "node-1"),  # its name of old, which the API still takes
         ("spec.serviceAccountName", ""),
         ("status.podIP", "10.0.0.2"),
         ("status.podIPs", "10.0.0.2,fd00::2"),
