@@ -184,14 +184,14 @@ class ProbeRunner:
         try:
             finding = await check(probe, target, commands)
         except ProbeError as exc:
-            self._measure(pod, "unknown", began)
+            # It is not counted: doProbe of upstream's worker.go throws it away.
             self._note(target.container_id, "unknown", str(exc))
             text = f"{self.kind.value} probe errored and resulted in {exc.state} state: {exc}"
             self._event("Unhealthy", container, text)
             opened.fail(text)
             opened.keep()
             return None
-        self._measure(pod, "successful" if finding.is_success else "failed", began)
+        self._measure(pod, began, is_success=finding.is_success)
         # A body, and what a command prints, may hold anything.
         is_shown = not finding.is_success and probe.exec is None
         result = "success" if finding.is_success else "failure"
@@ -219,11 +219,11 @@ class ProbeRunner:
         uid, kind = pod_uid(self.view().pod), self.kind.value.lower()
         self.services.note(uid, self.container, instance, kind, result, text)
 
-    def _measure(self, pod: Pod, result: str, began: float) -> None:
+    def _measure(self, pod: Pod, began: float, *, is_success: bool) -> None:
         meter, key = self.services.meter, pod_key(pod)
         labels = (pod_uid(pod), key.namespace, key.name, self.container, self.kind.value)
-        meter.count("prober_probe_total", (*labels, result))
-        if result == "successful":
+        meter.count("prober_probe_total", (*labels, "successful" if is_success else "failed"))
+        if is_success:
             took = trio.current_time() - began
             meter.observe("prober_probe_duration_seconds", took, labels)
 

@@ -297,7 +297,7 @@ async def test_a_probe_that_errs_changes_nothing(
     node: Node, answers: Answers, autojump_clock: MockClock
 ) -> None:
     pod = probed(probe("readiness", "ready", periodSeconds=1))
-    async with node.running(pod):
+    async with node.running(pod) as agent:
         await trio.sleep(5)
         assert ready(node.status(pod))
         node.runtime.go_down()
@@ -305,6 +305,10 @@ async def test_a_probe_that_errs_changes_nothing(
         assert ready(node.status(pod))
         (told, *_) = messages(node, "Unhealthy")
         assert told.startswith("Readiness probe errored and resulted in unknown state: ")
+        # Nor is it counted: upstream's doProbe throws its result away.
+        page = await agent.metrics.probes_page()
+        assert 'result="successful"' in page
+        assert 'result="unknown"' not in page
         node.runtime.restart()
 
 
