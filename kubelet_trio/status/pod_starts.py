@@ -1,6 +1,10 @@
 """Measures how long pods take to start: from being wanted to running.
 
 A pod that already ran in its first published status was adopted, not started: it does not count.
+
+The time from a pod's creation, and the SLI, are of pods of an API server that no agent has taken
+before and that were scheduled at once; a start ends when all containers run at the same time.
+Upstream: pkg/kubelet/util/pod_startup_latency_tracker.go.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from kubelet_trio.model import (
     PodUid,
     WallClock,
     is_static,
+    is_terminal,
     metadata,
     spec,
 )
@@ -36,13 +41,16 @@ class PodStarts:
     _known: set[PodUid] = field(default_factory=set)
     _has_network: bool = False  # whether a pod with a network of its own has started
     _pending: set[PodUid] = field(default_factory=set)  # published, and not running yet
+    _measured: set[PodUid] = field(default_factory=set)  # whose time from the creation is to come
 
     def wanted(self, pods: Mapping[PodUid, Pod]) -> None:
         """Note the set of wanted pods."""
         current, now = set(pods), trio.current_time()
         for uid in current - self._known:
             self._seen[uid] = now
-            self.pulls.track(uid)
+            if _is_measured(pods[uid]):
+                self._measured.add(uid)
+                self.pulls.track(uid)
             count = len(spec(pods[uid]).containers)
             self.meter.observe("kubelet_containers_per_pod_count", count, (), COUNTS)
         for uid in self._known - current:
@@ -54,27 +62,33 @@ class PodStarts:
         for uid, pod in changed.items():
             if pod is None:
                 self._forget(uid)
-            elif uid in self._seen:
-                self._observe(uid, pod)
+            else:
+                if uid in self._seen:
+                    self._observe(uid, pod)
+                if uid in self._measured and pod.status is not None:
+                    self._measure(uid, pod, pod.status)
 
     def _observe(self, uid: PodUid, pod: Pod) -> None:
         waited = trio.current_time() - self._seen[uid]
         if pod.status is not None and _has_started(pod.status):
             del self._seen[uid]
             if uid in self._pending:
-                self._record(uid, pod, pod.status, waited)
+                self.meter.observe("kubelet_pod_start_duration_seconds", waited, (), STARTS)
             self._pending.discard(uid)
-            self.pulls.forget(uid)
         elif uid not in self._pending:
             self._pending.add(uid)
             self.meter.observe("kubelet_pod_worker_start_duration_seconds", waited)
 
-    def _record(self, uid: PodUid, pod: Pod, status: PodStatus, waited: float) -> None:
-        self.meter.observe("kubelet_pod_start_duration_seconds", waited, (), STARTS)
-        created = metadata(pod).creationTimestamp
-        # A static pod has no creation time of an API server to count from.
-        if created is None or is_static(pod):
-            return
+    def _measure(self, uid: PodUid, pod: Pod, status: PodStatus) -> None:
+        """Record the time from the pod's creation, once all its containers run."""
+        runs, created = _runs(status), metadata(pod).creationTimestamp
+        if runs and created is not None:
+            self._record(uid, pod, status, created)
+        if runs or is_terminal(status):
+            self._measured.discard(uid)
+            self.pulls.forget(uid)
+
+    def _record(self, uid: PodUid, pod: Pod, status: PodStatus, created: datetime.datetime) -> None:
         total = max(self.clock.time() - created.timestamp(), 0.0)
         self.meter.observe("kubelet_pod_start_total_duration_seconds", total, (), STARTS)
         if _has_state(pod):
@@ -89,10 +103,22 @@ class PodStarts:
     def _forget(self, uid: PodUid) -> None:
         self._seen.pop(uid, None)
         self._pending.discard(uid)
+        self._measured.discard(uid)
         self.pulls.forget(uid)
         # Series with a pod's UID as a label: they would pile up.
         for name in ("prober_probe_total", "prober_probe_duration_seconds"):
             self.meter.forget(name, uid)
+
+
+def _is_measured(pod: Pod) -> bool:
+    """Whether the time from the pod's creation is that of its start by this agent."""
+    # A static pod has no creation time of an API server to count from.
+    if is_static(pod) or metadata(pod).creationTimestamp is None:
+        return False
+    status = pod.status or PodStatus()
+    return status.startTime is None and not any(
+        c.type == "PodScheduled" and c.status == "False" for c in status.conditions or ()
+    )
 
 
 def _has_state(pod: Pod) -> bool:
@@ -110,6 +136,11 @@ def _has_started(status: PodStatus) -> bool:
         c.state is not None and (c.state.running is not None or c.state.terminated is not None)
         for c in containers
     )
+
+
+def _runs(status: PodStatus) -> bool:
+    containers = status.containerStatuses or ()
+    return bool(containers) and all(c.state is not None and c.state.running for c in containers)
 
 
 def _init_seconds(status: PodStatus) -> float:

@@ -11,11 +11,13 @@ from lightkube.models.core_v1 import (
     Container,
     ContainerState,
     ContainerStateRunning,
+    ContainerStateTerminated,
     ContainerStatus,
     EmptyDirVolumeSource,
     HostPathVolumeSource,
     PersistentVolumeClaimVolumeSource,
     Pod,
+    PodCondition,
     PodSpec,
     PodStatus,
     ProjectedVolumeSource,
@@ -30,6 +32,8 @@ from kubelet_trio.status.pod_starts import PodStarts
 from kubelet_trio.testing import TrioClock
 
 _FIRST = "kubelet_first_network_pod_start_sli_duration_seconds"
+_SLI = "kubelet_pod_start_sli_duration_seconds"
+_TOTAL = "kubelet_pod_start_total_duration_seconds"
 
 
 def created(
@@ -50,7 +54,9 @@ def created(
     )
 
 
-async def start(starts: PodStarts, pod: Pod, seconds: float) -> None:
+async def start(
+    starts: PodStarts, pod: Pod, seconds: float, state: ContainerState | None = None
+) -> None:
     uid = PodUid(pod_uid(pod))
     starts.wanted({uid: pod})
     starts.delivered({uid: Pod(metadata=pod.metadata, spec=pod.spec, status=PodStatus())})
@@ -61,7 +67,7 @@ async def start(starts: PodStarts, pod: Pod, seconds: float) -> None:
         name="c",
         ready=True,
         restartCount=0,
-        state=ContainerState(running=ContainerStateRunning()),
+        state=state or ContainerState(running=ContainerStateRunning()),
     )
     status = PodStatus(containerStatuses=[running])
     starts.delivered({uid: Pod(metadata=pod.metadata, spec=pod.spec, status=status)})
@@ -123,3 +129,42 @@ async def test_time_of_pulls_is_not_counted(autojump_clock: MockClock) -> None:
     await start(starts, pod, 1)
     assert dict(meter.gauges(_FIRST)) == pytest.approx({(): 1.0})
     assert starts.pulls.seconds(pod_uid(pod)) == 0  # it has started: nothing is kept
+
+
+UNSCHEDULABLE = PodCondition(type="PodScheduled", status="False", reason="Unschedulable")
+
+
+# TestPodsRunningBeforeKubeletStarted and TestImmediatelySchedulablePods.
+@pytest.mark.parametrize(
+    "before",
+    [
+        PodStatus(startTime=datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)),
+        PodStatus(conditions=[UNSCHEDULABLE]),
+    ],
+    ids=["another agent took it", "it had to wait for room"],
+)
+async def test_the_slo_is_about_pods_that_this_agent_starts_at_once(
+    autojump_clock: MockClock, before: PodStatus
+) -> None:
+    meter, clock = Meter(), TrioClock()
+    pod = created("a", clock)
+    pod.status = before
+    await start(PodStarts(meter, clock), pod, 4)
+    assert not dict(meter.histograms(_SLI))
+    assert not dict(meter.histograms(_TOTAL))
+
+
+async def test_a_start_takes_until_all_containers_run(autojump_clock: MockClock) -> None:
+    """As hasPodStartedSLO: one that has ended already does not count as running."""
+    meter, clock = Meter(), TrioClock()
+    starts, pod = PodStarts(meter, clock), created("a", clock)
+    ended = ContainerState(terminated=ContainerStateTerminated(exitCode=0))
+    await start(starts, pod, 3, ended)
+    assert dict(meter.histograms("kubelet_pod_start_duration_seconds"))
+    assert not dict(meter.histograms(_TOTAL))
+    await start(starts, pod, 2)
+    (total,) = dict(meter.histograms(_TOTAL)).values()
+    assert (sum(total.counts), total.sum) == (1, 5.0)
+    await start(starts, pod, 2)
+    (total,) = dict(meter.histograms(_TOTAL)).values()
+    assert sum(total.counts) == 1
