@@ -19,7 +19,7 @@ from lightkube.models.core_v1 import Node, NodeStatus
 from kubelet_trio.kube import KubeApi, KubeError, KubeUnavailableError, NotFoundError
 from kubelet_trio.model import Backoff, Bell, EventSink, ObjectRef, get_logger
 from kubelet_trio.node.conditions import transitions
-from kubelet_trio.node.object import platform_patch
+from kubelet_trio.node.object import upkeep_patch
 from kubelet_trio.node.registration import CALL_LIMIT, NodeObject, emit_node_events
 from kubelet_trio.node.startup import NodeStartup
 from kubelet_trio.node.status import material_patch, node_status, status_patch
@@ -134,14 +134,15 @@ class NodeHeartbeat:
             self._node.put(node)
         self._emit_cordon(node)
         before = node.status or NodeStatus()
-        status = node_status(self._identity, await self._observe(), before)
+        view = await self._observe()
+        status = node_status(self._identity, view, before)
         # A server that drops a part of each patch must not get the same patch for ever.
-        is_changed = self._material(node, status) != self._refused
+        is_changed = self._material(node, status, view) != self._refused
         if not is_changed and trio.current_time() < self._report_at:
             # An earlier agent has reported volumes that this one asks for now.
             self._on_volumes(before.volumesInUse or ())
             return
-        patch = {**status_patch(node, status), **platform_patch(self._identity, node)}
+        patch = {**status_patch(node, status), **self._upkeep(node, view)}
         try:
             after = await self._api.patch(Node, self._identity.name, patch, subresource="status")
         except NotFoundError:
@@ -151,15 +152,18 @@ class NodeHeartbeat:
         if self._startup is not None and _is_ready(after):
             self._startup.note_ready()
         self._on_volumes((after.status.volumesInUse if after.status is not None else None) or ())
-        self._refused = self._material(after, status)
+        self._refused = self._material(after, status, view)
         # At random, so that the nodes of a cluster do not report at the same moment.
         self._report_at = trio.current_time() + self._periods.report * random.uniform(0.5, 1.5)
         self._emit_changes(node, before, status)
 
-    def _material(self, node: Node, status: NodeStatus) -> dict[str, Any]:
+    def _material(self, node: Node, status: NodeStatus, view: NodeView) -> dict[str, Any]:
         """Return what a report would change besides heartbeat times."""
         changes = material_patch(node.status or NodeStatus(), status)
-        return {**changes, **platform_patch(self._identity, node)}
+        return {**changes, **self._upkeep(node, view)}
+
+    def _upkeep(self, node: Node, view: NodeView) -> dict[str, Any]:
+        return upkeep_patch(self._identity, node, is_ip_valid=view.address_problem is None)
 
     def _emit_cordon(self, node: Node) -> None:
         """Emit an event when the node is cordoned or uncordoned."""

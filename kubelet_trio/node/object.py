@@ -107,25 +107,34 @@ def metadata_patch(identity: NodeIdentity, existing: Node) -> dict[str, Any]:
     return patch
 
 
-def platform_patch(identity: NodeIdentity, existing: Node) -> dict[str, Any]:
-    """Return a patch of the labels of system and architecture; empty if they are right.
+def upkeep_patch(
+    identity: NodeIdentity, existing: Node, *, is_ip_valid: bool = True
+) -> dict[str, Any]:
+    """Return a patch of what each update of the status puts right; empty if it is.
 
-    Nobody may give them another value, not even `--node-labels` (updateNode of the Go kubelet).
+    The labels of system and architecture: nobody may give them another value, not even
+    `--node-labels` (updateNode of the Go kubelet). And the address for the cloud provider, where
+    `--node-ip` is one of this machine.
     """
-    labels = (existing.metadata or ObjectMeta()).labels or {}
+    meta = existing.metadata or ObjectMeta()
+    labels = meta.labels or {}
     right = {"kubernetes.io/os": identity.os, "kubernetes.io/arch": identity.arch}
     changed = {name: value for name, value in right.items() if labels.get(name) != value}
-    return {"metadata": {"labels": changed}} if changed else {}
+    patch: dict[str, Any] = {"labels": changed} if changed else {}
+    told = _annotation_patch(identity, meta.annotations or {}, (PROVIDED_IP,))
+    if told and is_ip_valid:
+        patch["annotations"] = told
+    return {"metadata": patch} if patch else {}
 
 
-def _annotation_patch(identity: NodeIdentity, existing: dict[str, str]) -> dict[str, str | None]:
+def _annotation_patch(
+    identity: NodeIdentity,
+    existing: dict[str, str],
+    # KEEP_VOLUMES is not reconciled: upstream sets it at the first registration only.
+    names: tuple[str, ...] = (ATTACH_DETACH, PROVIDED_IP),
+) -> dict[str, str | None]:
     wanted = node_annotations(identity)
-    return {
-        name: wanted.get(name)
-        # KEEP_VOLUMES is not reconciled: upstream sets it at the first registration only.
-        for name in (ATTACH_DETACH, PROVIDED_IP)
-        if existing.get(name) != wanted.get(name)
-    }
+    return {name: wanted.get(name) for name in names if existing.get(name) != wanted.get(name)}
 
 
 def without_extended(existing: NodeStatus) -> NodeStatus:

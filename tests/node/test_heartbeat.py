@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import trio
 from lightkube.models.coordination_v1 import Lease
 from lightkube.models.core_v1 import Node, NodeCondition, NodeStatus
@@ -18,7 +19,7 @@ from kubelet_trio.model import Bell, EventType, ObjectRef
 from kubelet_trio.node import NodeIdentity, NodeView, Pressure
 from kubelet_trio.node.heartbeat import NodeHeartbeat
 from kubelet_trio.node.lease import NAMESPACE, NodeLease
-from kubelet_trio.node.object import ATTACH_DETACH, node_labels
+from kubelet_trio.node.object import ATTACH_DETACH, PROVIDED_IP, node_labels
 from kubelet_trio.node.registration import NodeObject, Registration
 from kubelet_trio.testing import FakeKube, KubeFaultKind, TrioClock
 from tests.node.make import IDENTITY, view
@@ -77,6 +78,14 @@ class World:
     def labels(self) -> dict[str, str]:
         found = self.found()
         return (found.metadata.labels if found and found.metadata else None) or {}
+
+    def annotations(self) -> dict[str, str]:
+        found = self.found()
+        return (found.metadata.annotations if found and found.metadata else None) or {}
+
+    def change_annotation(self, name: str, value: str) -> None:
+        patch = {"metadata": {"annotations": {name: value}}}
+        self.node.put(self.kube.change(Node, "node-1", patch))
 
     def condition(self, type_: str = "Ready") -> NodeCondition | None:
         found = self.found()
@@ -285,6 +294,32 @@ async def test_labels_of_system_and_architecture_are_put_right_while_the_node_ru
         before = world.sent("patch", "nodes/status")
         await trio.sleep(60)
         assert world.sent("patch", "nodes/status") == before
+
+
+@pytest.mark.parametrize(
+    ("identity", "found", "wanted"),
+    [
+        (replace(IDENTITY, external_cloud=True, node_ips=("192.0.2.1",)), None, "192.0.2.1"),
+        (replace(IDENTITY, external_cloud=True, node_ips=("192.0.2.1",)), "10.0.0.1", "192.0.2.1"),
+        (IDENTITY, "192.0.2.1", None),
+    ],
+    ids=["missing", "another", "of an earlier configuration"],
+)
+async def test_the_provided_ip_is_put_right_on_a_node_that_somebody_made(
+    autojump_clock: MockClock, identity: NodeIdentity, found: str | None, wanted: str | None
+) -> None:
+    """As each update of the status does (NodeAddress in nodestatus/setters.go)."""
+    world = World(replace(identity, register=False))
+    made = {PROVIDED_IP: found, "team": "blue"} if found else {"team": "blue"}
+    world.kube.add(Node(metadata=ObjectMeta(name="node-1", annotations=made)))
+    async with world.running():
+        await world.wait(world.is_ready)
+        assert world.annotations().get(PROVIDED_IP) == wanted
+        assert world.annotations()["team"] == "blue"
+        world.see = replace(world.see, address_problem="nodeIP can't be loopback address")
+        world.change_annotation(PROVIDED_IP, "10.9.9.9")
+        await trio.sleep(600)
+        assert world.annotations()[PROVIDED_IP] == "10.9.9.9"
 
 
 async def test_a_node_that_may_not_register_waits_until_somebody_makes_it(
