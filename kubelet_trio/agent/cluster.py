@@ -23,6 +23,7 @@ from trio_util import AsyncValue
 from kubelet_trio.agent.changes import PodListener
 from kubelet_trio.agent.cluster_volumes import make_cluster_volumes
 from kubelet_trio.agent.device_plugins import with_devices
+from kubelet_trio.agent.fresh_node import FreshNode
 from kubelet_trio.agent.settings import TOP_POLICY
 from kubelet_trio.cri import RuntimeState, v1
 from kubelet_trio.events import ApiEvents, EventRecorder
@@ -213,6 +214,7 @@ class Cluster:
             # Admission needs the node's labels and taints: as NewSourceApiserver of
             # pkg/kubelet/config, the source waits until the node's object has been read.
             self._node_listed.wait,
+            FreshNode(api, name, self.node).meet,
         )
         self._changed = changes.objects_changed
         self._projections = DynamicSupervisor("projections", policy=RestartPolicy(limit=3))

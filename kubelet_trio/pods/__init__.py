@@ -18,6 +18,7 @@ from kubelet_trio.pods.admission import (
     declared_features,
     kernel_version,
     lacks_features,
+    matches_node,
     sysctl_rules,
 )
 from kubelet_trio.pods.cgroups.node import CgroupPolicy, NodeCgroups, PlainCgroups, ReservedCgroup
@@ -163,6 +164,7 @@ __all__ = [
     "kernel_version",
     "lacks_features",
     "load_records",
+    "matches_node",
     "new_containers",
     "read_pod_records",
     "report_crash",

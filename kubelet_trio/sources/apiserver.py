@@ -65,6 +65,7 @@ class ApiSource:
         fall_back: Callable[[], Sequence[Pod] | None] = lambda: None,
         features: ServerFeatures | None = None,
         wait_node: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint,
+        meet: Callable[[Sequence[Pod]], Awaitable[None]] | None = None,
     ) -> None:
         """Set the source up; `run` does the work.
 
@@ -77,8 +78,10 @@ class ApiSource:
             fall_back: returns the pods that were known before this start; None if unknown.
             features: the server's features, shared with the other reflectors.
             wait_node: returns once the node's own object has been listed.
+            meet: called with new pods before they are delivered.
         """
         self._wait_node = wait_node
+        self._meet = meet
         self._features = features
         self._api = api
         self._node_name = node_name
@@ -111,7 +114,11 @@ class ApiSource:
             await self._wait_node()
             while True:
                 delivery = await reflector.wait_delivery()
-                self.take({metadata(pod).uid or "": pod for pod in delivery.objects.values()})
+                raw = {metadata(pod).uid or "": pod for pod in delivery.objects.values()}
+                if self._meet is not None:
+                    new = [pod for uid, pod in raw.items() if uid not in self._taken]
+                    await self._meet([pod for pod in new if not is_mirror(pod)])
+                self.take(raw)
 
     async def _wait_first(self) -> None:
         """Deliver the pods known from before if no first list arrives in time."""

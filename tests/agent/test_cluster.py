@@ -140,6 +140,14 @@ class World:
             await self.kube.wait_until(lambda _kube: condition())
         await wait_all_tasks_blocked()
 
+    async def let_node_be_stale(self) -> None:
+        """Hold back from the agent what others change of the node."""
+        await self.wait(self.is_node_ready)
+        for verb in ("list", "watch"):
+            self.kube.faults.add(KubeFaultKind.HANG, verb, "nodes", times=None)
+        self.kube.cut()
+        await trio.sleep(5)  # the other watches go on
+
     def gone(self, name: str = "web") -> bool:
         return self.kube.find(Pod, name) is None
 
@@ -552,6 +560,41 @@ async def test_a_pod_is_admitted_by_the_labels_that_others_gave_the_node(
     async with world.running():
         await world.wait(lambda: world.status().phase not in (None, "Pending"))
         assert world.status().phase == "Running"
+
+
+@pytest.mark.parametrize(
+    ("labels", "phase"),
+    [({"zone": "a"}, "Running"), ({"zone": "b"}, "Failed")],
+    ids=["it does", "it does not"],
+)
+async def test_a_pod_that_the_node_does_not_seem_to_match_is_judged_by_the_node_as_it_is(
+    world: World, autojump_clock: MockClock, labels: dict[str, str], phase: str
+) -> None:
+    """A label may be seconds old when the scheduler uses it, and the watch behind: "node affinity
+    failure on cached node, but not the fresh one" of lifecycle/predicate_test.go."""
+    async with world.running():
+        await world.let_node_be_stale()
+        world.kube.change(Node, NAME, {"metadata": {"labels": labels}})
+        world.bind(nodeSelector={"zone": "a"})
+        await world.wait(lambda: world.status().phase not in (None, "Pending"), 10)
+        assert world.status().phase == phase
+        world.bind("plain")
+        world.kube.requests.clear()
+        await world.wait(lambda: world.is_ready("plain"), 10)
+        assert [r for r in world.kube.requests if (r.verb, r.resource) == ("get", "nodes")] == []
+
+
+async def test_a_node_that_cannot_be_read_again_is_judged_as_last_known(
+    world: World, autojump_clock: MockClock
+) -> None:
+    async with world.running():
+        await world.let_node_be_stale()
+        world.kube.faults.add(KubeFaultKind.HANG, "get", "nodes", times=None)
+        world.bind(nodeSelector={"zone": "a"})
+        world.bind("plain")
+        await world.wait(lambda: world.status().phase == "Failed", 15)
+        assert world.status().reason == "NodeAffinity"
+        await world.wait(lambda: world.is_ready("plain"), 15)
 
 
 async def test_the_tree_stands_whatever_the_server_does(

@@ -1,5 +1,6 @@
 """Decide whether the node admits a pod. Pure: nothing in here does I/O."""
 
+from kubelet_trio.pods.admission.affinity import matches_node
 from kubelet_trio.pods.admission.decision import (
     AdmissionNode,
     Admitted,
@@ -49,6 +50,7 @@ __all__ = [
     "declared_features",
     "kernel_version",
     "lacks_features",
+    "matches_node",
     "rejection_hints",
     "resize_order",
     "share_of",
