@@ -13,6 +13,7 @@ from kubelet_trio.node.capacity import (
     Reservations,
     node_capacity,
     parse_reservation,
+    percent_of,
     reserved_amounts,
     with_reserved_cpus,
 )
@@ -103,6 +104,7 @@ __all__ = [
     "object_ttl",
     "own_problem",
     "parse_reservation",
+    "percent_of",
     "read_machine",
     "reserved_amounts",
     "resources_of",

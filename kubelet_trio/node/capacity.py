@@ -16,6 +16,7 @@ pkg/kubelet/cm, MachineInfo of pkg/kubelet/nodestatus, hardEvictionReservation.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -149,10 +150,21 @@ def with_reserved_cpus(reserved: Reservations, cpus: int) -> Reservations:
 
 def threshold_amount(threshold: str, capacity: int) -> int:
     """Return a threshold in nano-units; a percentage of `capacity` is rounded down to units."""
-    # Rounded as upstream's GetThresholdQuantity: float arithmetic, then down.
     if threshold.endswith("%"):
-        return int(capacity // NANO * float(threshold[:-1]) / 100) * NANO
+        return percent_of(capacity // NANO, float(threshold[:-1])) * NANO
     return parse_quantity(threshold)
+
+
+def percent_of(capacity: int, percent: float) -> int:
+    """Return a percentage of whole units as the Go kubelet counts it, to the byte."""
+    # ThresholdValue keeps the share with 32 bits, and GetThresholdQuantity multiplies with 64 and
+    # rounds down: 10% of 100Gi is 160 bytes more than a tenth.
+    return int(capacity * _float32(_float32(percent) / 100))
+
+
+def _float32(value: float) -> float:
+    found: float = struct.unpack("f", struct.pack("f", value))[0]
+    return found
 
 
 def _daemons(reserved: Reservations) -> dict[str, int]:

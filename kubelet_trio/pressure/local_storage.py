@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.containers import pod_limits
-from kubelet_trio.model import canonical_quantity, parse_quantity, spec, to_units
-from kubelet_trio.pressure.ranking import DiskUsage, PodUsage, binary_quantity
+from kubelet_trio.containers import pod_limits, total_quantities
+from kubelet_trio.model import canonical_quantity, parse_quantity, quantity_like, spec, to_units
+from kubelet_trio.pressure.ranking import DiskUsage, PodUsage
 
 _STORAGE = "ephemeral-storage"
 
@@ -52,15 +52,14 @@ def local_storage_excess(pod: Pod, usage: PodUsage, *, dedicated: bool) -> Exces
             return Excess("emptydirfs.limit", text)
     whole = pod_limits(pod).get(_STORAGE)
     if whole is not None and usage.disk(("rootfs", "logs", "volumes")).space > to_units(whole):
-        text = (
-            "Pod ephemeral local storage usage exceeds the total limit of containers "
-            f"{binary_quantity(to_units(whole))}. "
-        )
+        shown = quantity_like(whole, total_quantities(pod, "limits")[_STORAGE])
+        text = f"Pod ephemeral local storage usage exceeds the total limit of containers {shown}. "
         return Excess("ephemeralpodfs.limit", text)
     for container in spec(pod).containers or ():
         limit = _limits(container).get(_STORAGE)
         found = usage.containers.get(container.name)
-        if not limit or found is None:
+        # Zero means no limit of its own (containerEphemeralStorageLimitEviction).
+        if limit is None or not parse_quantity(limit) or found is None:
             continue
         # As upstream: with a file system for images only the logs are on the node's.
         used = found.logs + (DiskUsage() if dedicated else found.rootfs)

@@ -33,6 +33,7 @@ from kubelet_trio.pressure.thresholds import (
     RESOURCES,
     Observations,
     Threshold,
+    binary_quantity,
 )
 
 
@@ -188,8 +189,8 @@ def eviction_verdict(
     for threshold in thresholds:
         seen = observed.get(threshold.signal)
         if RESOURCES[threshold.signal] == resource and seen is not None:
-            limit = binary_quantity(threshold.value.of(seen.capacity))
-            text += f"Threshold quantity: {limit}, available: {binary_quantity(seen.available)}. "
+            limit = threshold.value.shown(seen.capacity)
+            text += f"Threshold quantity: {limit}, available: {seen.shown(threshold.signal)}. "
             break
     if usage is None:
         return Verdict(text, {})
@@ -243,8 +244,3 @@ def _container_used(usage: PodUsage, name: str, resource: str) -> int | None:
     if found is None or resource not in ("memory", "ephemeral-storage"):
         return None
     return found.memory if resource == "memory" else (found.rootfs + found.logs).space
-
-
-def binary_quantity(count: int) -> str:
-    """Format bytes as the API does: `100Mi`; plain if no suffix divides them."""
-    return canonical_quantity(f"{count // 1024}Ki") if count and count % 1024 == 0 else str(count)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from kubelet_trio.model import parse_quantity, to_units
-from kubelet_trio.node import DEFAULT_EVICTION_HARD
+from kubelet_trio.model import NANO, canonical_quantity, parse_quantity, quantity_like, to_units
+from kubelet_trio.node import DEFAULT_EVICTION_HARD, percent_of
 
 MEMORY = "memory.available"
 ALLOCATABLE_MEMORY = "allocatableMemory.available"
@@ -17,6 +17,8 @@ NODE_FS, NODE_INODES = "nodefs.available", "nodefs.inodesFree"
 IMAGE_FS, IMAGE_INODES = "imagefs.available", "imagefs.inodesFree"
 CONTAINER_FS, CONTAINER_INODES = "containerfs.available", "containerfs.inodesFree"
 PID = "pid.available"
+
+_FLOAT32_MAX = 3.4028234663852886e38
 
 # By signal: the resource that starves, and the node's condition.
 RESOURCES: Mapping[str, str] = {
@@ -34,6 +36,7 @@ CONDITIONS: Mapping[str, str] = {
     signal: {"memory": "MemoryPressure", "pids": "PIDPressure"}.get(resource, "DiskPressure")
     for signal, resource in RESOURCES.items()
 }
+_COUNTS = (NODE_INODES, IMAGE_INODES, CONTAINER_INODES, PID)
 
 
 def is_own_limit(signal: str) -> bool:
@@ -47,9 +50,15 @@ class Amount:
 
     quantity: int = 0  # bytes, or a number
     percent: float | None = None
+    text: str = field(default="", compare=False)  # the quantity as configured, in canonical form
 
     def of(self, capacity: int) -> int:
-        return self.quantity if self.percent is None else int(capacity * self.percent / 100)
+        return self.quantity if self.percent is None else percent_of(capacity, self.percent)
+
+    def shown(self, capacity: int) -> str:
+        """Return the amount for a message: as configured, a percentage in bytes."""
+        # GetThresholdQuantity makes a BinarySI quantity of a percentage, also of inodes.
+        return self.text or binary_quantity(self.of(capacity))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +86,10 @@ class Observation:
 
     available: int
     capacity: int
+
+    def shown(self, signal: str) -> str:
+        """Return the available amount for a message: bytes are binary, counts decimal."""
+        return (count_quantity if signal in _COUNTS else binary_quantity)(self.available)
 
 
 Observations = Mapping[str, Observation]
@@ -169,7 +182,7 @@ def _parse(signal: str, text: str) -> Threshold | None:
     quantity = to_units(parse_quantity(text))
     if quantity <= 0:
         raise ValueError(f"eviction threshold {signal} must be positive: {text}")
-    return Threshold(signal, Amount(quantity))
+    return Threshold(signal, Amount(quantity, text=canonical_quantity(text)))
 
 
 def _parse_reclaim(signal: str, text: str) -> Amount:
@@ -187,7 +200,21 @@ def _parse_reclaim(signal: str, text: str) -> Amount:
 
 
 def _percent(text: str) -> float:
-    return float(text.removesuffix("%"))
+    percent = float(text.removesuffix("%"))
+    # The node counts with 32 bits (`percent_of`). Also false for NaN.
+    if not -_FLOAT32_MAX <= percent <= _FLOAT32_MAX:
+        raise ValueError(f"{text!r} is not a percentage")
+    return percent
+
+
+def binary_quantity(count: int) -> str:
+    """Format bytes as the API does: `100Mi`; plain if no suffix divides them."""
+    return quantity_like(count * NANO, "1Ki")
+
+
+def count_quantity(count: int) -> str:
+    """Format a number as the API does: `123k`; plain if no suffix divides it."""
+    return quantity_like(count * NANO, "1")
 
 
 def with_container_fs(

@@ -24,8 +24,9 @@ log = get_logger()
 # take over a minute, and the node evicts no pod for disk during the count.
 _POD_BUDGET = 10.0
 _BUDGET = 30.0
-# Volume kinds whose files are on the node's disk and count for the pod.
-_LOCAL = ("emptyDir", "configMap", "downwardAPI", "projected", "gitRepo")
+# Volume kinds whose files are on the node's disk and count for the pod (IsLocalEphemeralVolume):
+# secret, downwardAPI and projected are kept in memory.
+_LOCAL = ("emptyDir", "configMap")
 
 
 @dataclass(slots=True)

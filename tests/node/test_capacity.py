@@ -40,7 +40,8 @@ def test_allocatable_is_what_is_left_after_daemons_thresholds_and_huge_pages() -
     }
     assert node.allocatable["cpu"] == 3500 * NANO // 1000
     assert node.allocatable["memory"] == (8 * GI - GI - 100 * MI - GI) * NANO
-    assert node.allocatable["ephemeral-storage"] == 90 * GI * NANO
+    # 10% of 100Gi, as a share with 32 bits: 160 bytes more.
+    assert node.allocatable["ephemeral-storage"] == (90 * GI - 160) * NANO
     assert node.allocatable["hugepages-2Mi"] == GI * NANO
     # What is written to the pods' cgroup leaves eviction room to act, and keeps huge pages in.
     assert node.enforceable["memory"] == 7 * GI * NANO
@@ -90,10 +91,16 @@ def test_reserved_cpus_stand_in_for_what_else_was_said_of_cpu() -> None:
 
 @pytest.mark.parametrize(
     ("threshold", "capacity", "amount"),
-    [("100Mi", 8 * GI, 100 * MI), ("10%", 1001, 100), ("1.5%", 1000, 15)],
+    [("100Mi", 8 * GI, 100 * MI), ("10%", 1001, 100), ("1.5%", 1000, 14)],
 )
 def test_thresholds_are_amounts_or_shares(threshold: str, capacity: int, amount: int) -> None:
     assert threshold_amount(threshold, capacity * NANO) == amount * NANO
+
+
+def test_a_share_of_the_disk_is_the_go_kubelets_to_the_byte() -> None:
+    """The figures of a node of a cloud provider: the share is kept in 32 bits (ThresholdValue)."""
+    node = node_capacity(Machine(2, 8 * GI, storage=129_886_128 << 10))
+    assert node.allocatable["ephemeral-storage"] == 119_703_055_367 * NANO
 
 
 @pytest.mark.parametrize("off", ["0%", "100%"])

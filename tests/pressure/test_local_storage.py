@@ -9,10 +9,14 @@ import msgspec
 import pytest
 from lightkube.models.core_v1 import Container
 
-from kubelet_trio.pressure import DiskUsage
+from kubelet_trio.cgroups import CgroupHost
+from kubelet_trio.containers import NodeSettings
+from kubelet_trio.model import inline_offload
+from kubelet_trio.pressure import DiskUsage, NodeSignals, UsageReader
 from kubelet_trio.pressure.local_storage import has_local_limits, local_storage_excess
 from kubelet_trio.pressure.ranking import ContainerUsage, PodUsage
 from kubelet_trio.pressure.signals import tree_usage
+from kubelet_trio.testing import FakeRuntime
 from tests.pressure.make import pod
 
 MI = 1 << 20
@@ -49,6 +53,28 @@ def test_a_pod_may_use_what_its_containers_may_together() -> None:
     assert excess.message == (
         "Pod ephemeral local storage usage exceeds the total limit of containers 20Mi. "
     )
+
+
+def test_a_sum_of_limits_is_written_as_the_first_of_them() -> None:
+    """Quantity.Add."""
+    _, limited = pod("a", limits={"ephemeral-storage": "20M"})
+    assert limited.spec is not None
+    more = {"name": "more", "resources": {"limits": {"ephemeral-storage": "5000000"}}}
+    limited.spec.containers.append(msgspec.convert(more, Container))
+    excess = local_storage_excess(limited, usage(20, 5, 6), dedicated=False)
+    assert excess is not None
+    assert excess.message == (
+        "Pod ephemeral local storage usage exceeds the total limit of containers 25M. "
+    )
+
+
+def test_a_container_with_a_limit_of_zero_has_none_of_its_own() -> None:
+    """containerEphemeralStorageLimitEviction."""
+    _, limited = pod("a", limits={"ephemeral-storage": "0"})
+    assert limited.spec is not None
+    more = {"name": "more", "resources": {"limits": STORAGE}}
+    limited.spec.containers.append(msgspec.convert(more, Container))
+    assert local_storage_excess(limited, usage(1, 1), dedicated=False) is None
 
 
 def test_what_is_on_disk_is_counted_once_and_not_beyond_links(tmp_path: Path) -> None:
@@ -93,3 +119,25 @@ def test_a_count_ends_when_its_time_is_over(tmp_path: Path) -> None:
     looks = iter([False] * 4 + [True] * 99)
     part = tree_usage(str(tmp_path), lambda: next(looks))
     assert 0 < part.inodes < whole.inodes
+
+
+async def test_only_volumes_on_the_nodes_disk_count(tmp_path: Path) -> None:
+    """util.IsLocalEphemeralVolume: the other kinds are kept in memory."""
+    kinds: dict[str, dict[str, object]] = {
+        "empty-dir": {"emptyDir": {}},
+        "in-memory": {"emptyDir": {"medium": "Memory"}},
+        "configmap": {"configMap": {"name": "x"}},
+        "downward-api": {"downwardAPI": {}},
+        "projected": {"projected": {"sources": []}},
+        "secret": {"secret": {"secretName": "x"}},
+    }
+    uid, made = pod("a", volumes=[{"name": name, **kind} for name, kind in kinds.items()])
+    node = NodeSettings("node", "node", root_dir=tmp_path)
+    for name in kinds:
+        directory = node.pod_dir(uid) / f"volumes/kubernetes.io~{name}/{name}"
+        directory.mkdir(parents=True)
+        (directory / "file").write_bytes(b"x" * 5000)
+    signals = NodeSignals(CgroupHost(1, {}))
+    reader = UsageReader(FakeRuntime(), lambda: node, signals, inline_offload, runs=lambda _: False)
+    found = await reader.read([(uid, made)], all_pods=True, disk=True)
+    assert sorted(found[uid].volumes) == ["configmap", "empty-dir"]

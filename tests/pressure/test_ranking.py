@@ -13,16 +13,22 @@ from hypothesis import strategies as st
 from lightkube.models.core_v1 import EphemeralContainer, Pod, ResourceRequirements
 
 from kubelet_trio.model import PodUid, spec
-from kubelet_trio.pressure import Amount, DiskUsage, Observation, Threshold
+from kubelet_trio.pressure import (
+    Amount,
+    DiskUsage,
+    Observation,
+    Threshold,
+    parse_thresholds,
+)
 from kubelet_trio.pressure.ranking import (
     ContainerUsage,
     PodUsage,
-    binary_quantity,
     disk_parts,
     eviction_verdict,
     rank_for_eviction,
     reclaimers,
 )
+from kubelet_trio.pressure.thresholds import binary_quantity
 from tests.pressure.make import pod
 
 MI = 1 << 20
@@ -172,6 +178,31 @@ def test_the_message_is_upstreams() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("signal", "resource", "threshold", "available", "shown"),
+    [
+        ("memory.available", "memory", "500M", 1 << 20, "500M, available: 1Mi"),
+        ("memory.available", "memory", "0.5Gi", 1000, "512Mi, available: 1k"),
+        ("nodefs.available", "ephemeral-storage", "10%", 3 << 20, "104857601, available: 3Mi"),
+        ("nodefs.inodesFree", "inodes", "5%", 2048, "50Mi, available: 2048"),
+        ("imagefs.inodesFree", "inodes", "200k", 123000, "200k, available: 123k"),
+        ("pid.available", "pids", "4096", 3000, "4096, available: 3k"),
+    ],
+)
+def test_amounts_are_written_as_configured_and_counts_are_decimal(
+    signal: str, resource: str, threshold: str, available: int, shown: str
+) -> None:
+    """makeSignalObservations: bytes are binary, inodes and process ids decimal."""
+    _, evicted = pod("a")
+    found = {signal: Observation(available, 1000 * MI)}
+    verdict = eviction_verdict(
+        evicted, None, resource, parse_thresholds({signal: threshold}), found
+    )
+    assert verdict.message == (
+        f"The node was low on resource: {resource}. Threshold quantity: {shown}. "
+    )
+
+
 def test_a_pod_with_resources_of_its_own_is_named_with_its_request() -> None:
     """evictionMessage, with the gate PodLevelResources; only for memory, and whatever it uses."""
     _, evicted = pod("a", requests=requests(10))
@@ -214,7 +245,8 @@ def test_a_pod_below_its_request_is_not_blamed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "text"), [(0, "0"), (1, "1"), (1024, "1Ki"), (1536, "1536"), (3 << 30, "3Gi")]
+    ("count", "text"),
+    [(0, "0"), (1, "1"), (1000, "1k"), (1024, "1Ki"), (1536, "1536"), (3 << 30, "3Gi")],
 )
 def test_bytes_are_written_as_the_api_does(count: int, text: str) -> None:
     assert binary_quantity(count) == text

@@ -89,6 +89,14 @@ def test_the_containers_file_system_has_the_thresholds_of_the_one_it_is(
         assert values[f"containerfs.{suffix}"] == values[f"{like}.{suffix}"]
 
 
+def test_a_percentage_is_the_go_kubelets_to_the_byte() -> None:
+    """The share is kept in 32 bits (GetThresholdQuantity)."""
+    assert Amount(percent=10).of(129_886_128 << 10) == 13_300_339_705
+    assert Amount(percent=1.5).of(1000) == 14
+    with pytest.raises(ValueError, match="is not a percentage"):
+        parse_thresholds({}, min_reclaim={"memory.available": "1e40%"})
+
+
 MEMORY = Threshold("memory.available", Amount(100), min_reclaim=Amount(50))
 SOFT = Threshold("memory.available", Amount(200), grace=30.0)
 DISK = Threshold("nodefs.available", Amount(percent=10))
