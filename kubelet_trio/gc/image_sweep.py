@@ -1,7 +1,7 @@
 """The image garbage collector: remove unused images when their file system fills up, when they
 are too old, or under disk pressure.
 
-Every five minutes it lists images and containers and reads the file system; `images_to_remove`
+Every five minutes it lists images and containers and reads the file system; `removal_order`
 decides. A removal logs why each image stays or goes, if that reason is new.
 """
 
@@ -22,9 +22,9 @@ from kubelet_trio.gc.images import (
     ImageBook,
     ImagePolicy,
     ImageRecord,
-    ImageVerdict,
     bytes_to_free,
-    images_to_remove,
+    enough,
+    removal_order,
     used_images,
     used_percent,
 )
@@ -90,6 +90,7 @@ class ImageCollector:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Collect until cancelled; do nothing if the policy is off."""
+        self._book = self._book or ImageBook(trio.current_time())
         task_status.started()
         if self.policy.is_off:
             await trio.sleep_forever()
@@ -179,56 +180,63 @@ class ImageCollector:
         return None
 
     async def _remove(self, look: _Look, to_free: int | None) -> int:
+        """Remove images until `to_free` bytes are free, None: all; return the freed bytes."""
         assert self._book is not None
         decide = partial(
-            images_to_remove,
+            removal_order,
             look.images,
             self.policy,
             trio.current_time(),
-            to_free=to_free,
             in_use=look.in_use,
             sandbox_image=await self.runtime.sandbox_image() or self.sandbox_image,
             began=self._book.began,
         )
-        verdicts = await self.offload(decide)
-        await self._log_verdicts(verdicts)
-        freed, problems = 0, []
-        for verdict in verdicts:
-            # Checked again: removals take long, and a new pod may use the image by now.
-            if not verdict.remove or used_images(
-                [verdict.image],
-                chain(_pod_users(self.pods.wanted()), _mount_users(self.pods.observed())),
-            ):
+        freed = 0
+        problems: dict[str, None] = {}  # each text once
+        kept: dict[str, str] = {}
+        for number, verdict in enumerate(await self.offload(decide)):
+            if number % _LOGGED == 0:
+                await trio.lowlevel.checkpoint()
+            image, why = verdict.image, verdict.why
+            if verdict.remove and enough(verdict, freed, to_free):
+                why = "enough is free"
+            # As upstream the next one takes the place of one that cannot be removed (freeSpace).
+            elif verdict.remove and await self._remove_one(image, problems):
+                freed += image.size
+                self.removed["space" if why is NEEDED else "age"] += 1
+                log.info("gc.image_removed", image=image.shown, id=image.id, why=why)
                 continue
-            try:
-                # By id: a tag may by now refer to another image.
-                await self.runtime.remove_image(v1.ImageSpec(image=verdict.image.id))
-            except RuntimeUnavailableError:
-                raise
-            except RuntimeCallError as exc:
-                problems.append(str(exc))
-            else:
-                freed += verdict.image.size
-                self.removed["space" if verdict.why is NEEDED else "age"] += 1
+            elif verdict.remove:
+                why = "it could not be removed"
+            kept[image.id] = why
+            if self._logged.get(image.id) != why:
+                log.info("gc.image_kept", image=image.shown, id=image.id, why=why)
+        self._logged = kept
         if problems:
             wanted = "all" if to_free is None else str(to_free)
+            # The format of NewAggregate in k8s.io/apimachinery/pkg/util/errors.
+            text = next(iter(problems)) if len(problems) == 1 else f"[{', '.join(problems)}]"
             raise ImageGCError(
                 f"wanted to free {wanted} bytes, but freed {freed} bytes space with errors "
-                f"in image deletion: [{', '.join(problems)}]"
+                f"in image deletion: {text}"
             )
         return freed
 
-    async def _log_verdicts(self, verdicts: Sequence[ImageVerdict]) -> None:
-        """Log why each image stays or goes, if the reason is new."""
-        for number, verdict in enumerate(verdicts):
-            if number % _LOGGED == 0:
-                await trio.lowlevel.checkpoint()
-            image = verdict.image
-            if verdict.remove:
-                log.info("gc.image_removed", image=image.shown, id=image.id, why=verdict.why)
-            elif self._logged.get(image.id) != verdict.why:
-                log.info("gc.image_kept", image=image.shown, id=image.id, why=verdict.why)
-        self._logged = {v.image.id: v.why for v in verdicts if not v.remove}
+    async def _remove_one(self, image: ImageRecord, problems: dict[str, None]) -> bool:
+        """Remove an image; return whether it was removed. Raises `RuntimeUnavailableError`."""
+        # Checked again: removals take long, and a new pod may use the image by now.
+        users = chain(_pod_users(self.pods.wanted()), _mount_users(self.pods.observed()))
+        if used_images([image], users):
+            return False
+        try:
+            # By id: a tag may by now refer to another image.
+            await self.runtime.remove_image(v1.ImageSpec(image=image.id))
+        except RuntimeUnavailableError:
+            raise
+        except RuntimeCallError as exc:
+            problems[exc.go_text] = None
+            return False
+        return True
 
     def _event(self, reason: str, text: str) -> None:
         self.events.emit(node_ref(self.node_name), "Warning", reason, text)
@@ -281,8 +289,10 @@ def _not_enough(space: DiskSpace, freed: int) -> str:
 
 def _size(count: float) -> str:
     """Format bytes as upstream does: `89.9 GiB`."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
+    if count < 1024:
+        return f"{count:.0f} B"
+    for unit in ("KiB", "MiB", "GiB"):
+        count /= 1024
         if count < 1024:
             return f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"
+    return f"{count / 1024:.1f} TiB"

@@ -42,7 +42,7 @@ class ImageRecord:
     names: tuple[str, ...] = ()  # tags and digests
     size: int = 0  # bytes
     pinned: bool = False
-    first_seen: float = NEVER  # NEVER: it was on the node before the agent
+    first_seen: float = NEVER
     last_used: float = NEVER
 
     @property
@@ -64,7 +64,7 @@ class ImageVerdict:
 class ImageBook:
     """When each image was first seen and last used."""
 
-    began: float  # time of the first look; earlier uses are unknown
+    began: float  # time of the collector's start; earlier uses are unknown
     _records: dict[str, ImageRecord] = field(default_factory=dict)
     _is_first: bool = True
 
@@ -76,8 +76,9 @@ class ImageBook:
         for image in images:
             before = self._records.get(image.id)
             if before is None:
-                # Images from before the agent are old enough at once, as upstream.
-                before = replace(image, first_seen=NEVER if self._is_first else now)
+                # One from before the agent may have come just then: its age counts from the start,
+                # as upstream (Start), also if nobody looked before the disk was full.
+                before = replace(image, first_seen=self.began if self._is_first else now)
             used = now if image.id in in_use else before.last_used
             noted[image.id] = replace(image, first_seen=before.first_seen, last_used=used)
         self._records, self._is_first = noted, False
@@ -98,38 +99,38 @@ def used_percent(capacity: int, available: int) -> int:
     return 100 - min(available, capacity) * 100 // capacity
 
 
-def images_to_remove(
+def removal_order(
     images: Iterable[ImageRecord],
     policy: ImagePolicy,
     now: float,
     *,
-    to_free: int | None,
     in_use: Mapping[str, str],
     sandbox_image: str = "",
     began: float = 0.0,
 ) -> list[ImageVerdict]:
-    """Decide about every image, in the order of removal: least recently used first.
+    """Decide which images may be removed, in the order of removal: least recently used first.
+
+    Those that only `NEEDED` justifies are removed until `enough` is free.
 
     Args:
         images: all images.
         policy: the rules.
         now: seconds, on the clock of the images' times.
-        to_free: bytes; None: remove all unused images.
         in_use: the user of each image in use, by image id.
         sandbox_image: the name of the sandbox image.
         began: time since which uses are known.
     """
     verdicts: list[ImageVerdict] = []
-    missing = float("inf") if to_free is None else float(to_free)
     for image in sorted(images, key=lambda i: (i.last_used, i.first_seen, i.id)):
         kept = _why_kept(image, policy, in_use, sandbox_image)
-        if kept:
-            verdicts.append(ImageVerdict(image, False, kept))
-            continue
-        remove, why = _unused(image, policy, now, began, missing)
+        remove, why = (False, kept) if kept else _unused(image, policy, now, began)
         verdicts.append(ImageVerdict(image, remove, why))
-        missing -= image.size if remove else 0
     return verdicts
+
+
+def enough(verdict: ImageVerdict, freed: int, to_free: int | None) -> bool:
+    """Whether an image stays because enough is free; `to_free` None: remove all unused images."""
+    return verdict.why is NEEDED and to_free is not None and freed >= to_free
 
 
 def _why_kept(
@@ -150,15 +151,11 @@ def _why_kept(
     return ""
 
 
-def _unused(
-    image: ImageRecord, policy: ImagePolicy, now: float, began: float, missing: float
-) -> tuple[bool, str]:
+def _unused(image: ImageRecord, policy: ImagePolicy, now: float, began: float) -> tuple[bool, str]:
     # KEP-4210: a use before the collector began is unknown, so the age counts from there.
     unused_for = now - max(image.last_used, image.first_seen, began)
     if 0 < policy.max_age < unused_for:
         return True, f"unused for {unused_for:.0f} s, longer than {policy.max_age:.0f} s"
-    if missing <= 0:
-        return False, "enough is free"
     age = now - image.first_seen
     # It may have just been pulled for a container that does not exist yet (freeSpace).
     if age < policy.min_age:

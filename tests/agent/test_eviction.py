@@ -359,6 +359,19 @@ async def test_a_node_that_is_short_takes_nobody_but_static_pods(
         assert "The node had condition: [DiskPressure]. " in (status.message or "")
 
 
+async def test_the_first_look_under_pressure_does_not_make_images_young(
+    node: Node, machine: Machine, autojump_clock: MockClock
+) -> None:
+    use(node)
+    node.runtime.images.present.add("registry.example/unused:1")
+    policy = EvictionPolicy(parse_thresholds({"nodefs.available": "10%"}))
+    async with node.running(eviction=policy):
+        await trio.sleep(300)
+        machine.disk = 50 * MI
+        await trio.sleep(15)
+        assert "registry.example/unused:1" in node.runtime.images.removed
+
+
 async def test_an_image_that_cannot_be_removed_keeps_nobody_from_being_evicted(
     node: Node, machine: Machine, autojump_clock: MockClock
 ) -> None:

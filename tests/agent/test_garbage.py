@@ -204,6 +204,45 @@ async def test_images_go_until_the_disk_has_room_again(
         assert ready(node.status(pod))
 
 
+async def test_images_from_before_the_agent_have_their_minimum_age_too(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    """As with the Go kubelet, which counts it from its start (`Start` in image_gc_manager.go)."""
+    images_on(node, "a", "b", "c")
+    async with node.running(image_gc=ImagePolicy(min_age=1000)):
+        await trio.sleep(950)
+        assert node.runtime.images.removed == []
+        await trio.sleep(300)
+        assert node.runtime.images.removed in (["a"], ["b"], ["c"])
+
+
+async def test_an_image_that_cannot_be_removed_does_not_stand_in_for_another(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    """freeSpace goes on with the next image until enough is free."""
+    images_on(node, "a", "b", "c", used=95)
+    node.runtime.images.busy.add("c")  # the first in order
+    async with node.running(image_gc=POLICY):
+        await trio.sleep(400)
+        assert node.runtime.images.removed == ["b", "a"]
+
+
+async def test_a_failed_removal_is_told_in_upstreams_words(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    images_on(node, "a", "b", used=99)
+    node.runtime.images.busy.update("ab")
+    async with node.running(image_gc=POLICY):
+        await trio.sleep(700)
+        assert node.agent is not None
+        (event,) = [e for e in node.agent.events.events() if e.reason == "ImageGCFailed"]
+        why = 'image "{}" is in use'
+        assert event.message == (
+            "wanted to free 19000000000 bytes, but freed 0 bytes space with errors in image "
+            f"deletion: [{why.format('b')}, {why.format('a')}]"
+        )
+
+
 async def test_images_wait_five_minutes_for_a_silent_source_and_not_for_ever(
     node: Node, autojump_clock: MockClock
 ) -> None:

@@ -10,8 +10,10 @@ from kubelet_trio.gc import ImagePolicy
 from kubelet_trio.gc.images import (
     ImageBook,
     ImageRecord,
+    ImageVerdict,
     bytes_to_free,
-    images_to_remove,
+    enough,
+    removal_order,
     used_images,
 )
 from kubelet_trio.model import full_name
@@ -42,19 +44,22 @@ def gone(
     in_use: dict[str, str] | None = None,
     sandbox_image: str = "",
 ) -> list[str]:
-    verdicts = images_to_remove(
-        images,
-        policy or ImagePolicy(),
-        NOW,
-        to_free=to_free,
-        in_use=in_use or {},
-        sandbox_image=sandbox_image,
+    verdicts = removal_order(
+        images, policy or ImagePolicy(), NOW, in_use=in_use or {}, sandbox_image=sandbox_image
     )
-    return [v.image.id.removeprefix("sha256:") for v in verdicts if v.remove]
+    return [image.id.removeprefix("sha256:") for image in removed(verdicts, to_free)]
+
+
+def removed(verdicts: list[ImageVerdict], to_free: int | None) -> list[ImageRecord]:
+    found: list[ImageRecord] = []
+    for verdict in verdicts:
+        if verdict.remove and not enough(verdict, sum(i.size for i in found), to_free):
+            found.append(verdict.image)
+    return found
 
 
 def why(name: str, images: list[ImageRecord], policy: ImagePolicy, **given: object) -> str:
-    verdicts = images_to_remove(images, policy, NOW, to_free=None, **given)  # type: ignore[arg-type]
+    verdicts = removal_order(images, policy, NOW, **given)  # type: ignore[arg-type]
     return next(v.why for v in verdicts if v.image.id == f"sha256:{name}" and not v.remove)
 
 
@@ -99,18 +104,19 @@ def test_what_nobody_has_used_for_too_long_goes_though_there_is_room() -> None:
 
 
 def test_ages_are_counted_from_when_uses_are_known() -> None:
-    verdicts = images_to_remove(
-        [image("before")], ImagePolicy(max_age=1000), NOW, to_free=0, in_use={}, began=NOW - 10
+    verdicts = removal_order(
+        [image("before")], ImagePolicy(max_age=1000), NOW, in_use={}, began=NOW - 10
     )
-    assert not verdicts[0].remove
+    assert removed(verdicts, 0) == []
 
 
 def test_the_book_knows_when_images_came_and_were_used() -> None:
-    book = ImageBook(began=0.0)
+    book = ImageBook(began=5.0)
     (first,) = book.note([image("a")], set(), 10.0)
-    assert (first.first_seen, first.last_used) == (float("-inf"), float("-inf"))
+    # It may have come just before the agent.
+    assert (first.first_seen, first.last_used) == (5.0, float("-inf"))
     first, second = book.note([image("a"), image("b")], {"sha256:a"}, 20.0)
-    assert (first.first_seen, first.last_used) == (float("-inf"), 20.0)
+    assert (first.first_seen, first.last_used) == (5.0, 20.0)
     assert (second.first_seen, second.last_used) == (20.0, float("-inf"))
     (first,) = book.note([image("a")], set(), 30.0)
     assert first.last_used == 20.0
@@ -155,21 +161,16 @@ some_images = st.lists(
 def test_nothing_wanted_goes_and_no_more_than_it_takes(
     images: list[ImageRecord], to_free: int, in_use: set[str], sandbox: str
 ) -> None:
-    verdicts = images_to_remove(
-        images,
-        ImagePolicy(),
-        NOW,
-        to_free=to_free,
-        in_use=dict.fromkeys(in_use, "x"),
-        sandbox_image=sandbox,
+    verdicts = removal_order(
+        images, ImagePolicy(), NOW, in_use=dict.fromkeys(in_use, "x"), sandbox_image=sandbox
     )
     assert sorted(v.image.id for v in verdicts) == sorted(i.id for i in images)
-    removed = [v.image for v in verdicts if v.remove]
-    for one in removed:
+    went = removed(verdicts, to_free)
+    for one in went:
         assert one.id not in in_use
         assert not one.pinned
         assert one.id != f"sha256:{sandbox}"
         assert NOW - one.first_seen >= 120
-    assert sum(i.size for i in removed[:-1]) < max(1, to_free)
-    if sum(i.size for i in removed) < to_free:  # then nothing more could go
-        assert not [v for v in verdicts if not v.remove and v.why == "enough is free"]
+    assert sum(i.size for i in went[:-1]) < max(1, to_free)
+    if sum(i.size for i in went) < to_free:  # then nothing more could go
+        assert len(went) == sum(v.remove for v in verdicts)
