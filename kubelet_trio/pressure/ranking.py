@@ -148,16 +148,20 @@ def rank_for_eviction(
         used = _used(usage, resource, parts)
         if resource == "pids":
             return (priority, True, -used)
-        requests = pod_requests(pod)
         # As upstream (`disk`): the excess in inodes is counted from the requested bytes of disk.
-        requested = to_units(
-            requests.get("memory" if resource == "memory" else "ephemeral-storage", 0)
-        )
+        requested = _requested(pod, "memory" if resource == "memory" else "ephemeral-storage")
         # There are no requests for inodes: every pod that has some exceeds them.
         exceeds = used > (0 if resource == "inodes" else requested)
         return (True, not exceeds, priority, requested - used)
 
     return sorted(pods, key=key)
+
+
+def _requested(pod: Pod, name: str) -> int:
+    requested = pod_requests(pod).get(name, 0)
+    # GetResourceRequestQuantity: an overhead adds to a request, and is none by itself.
+    overhead = parse_quantity((spec(pod).overhead or {}).get(name, "0"))
+    return to_units(requested) if requested > overhead else 0
 
 
 def _used(usage: PodUsage, resource: str, parts: Iterable[str]) -> int:

@@ -104,6 +104,16 @@ def test_disk_counts_what_is_on_the_file_system_that_runs_short() -> None:
     assert ranked(entries, "ephemeral-storage", ("rootfs",))[0] == "writes"
 
 
+def test_a_runtime_class_overhead_is_no_request_of_the_pod() -> None:
+    """GetResourceRequestQuantity adds it to a request, and makes none of it."""
+    hopes, asks = pod("hopes"), pod("asks", requests=requests(100))
+    for _, made in (hopes, asks):
+        assert made.spec is not None
+        made.spec.overhead = {"memory": "200Mi"}
+    assert ranked([(asks, memory(250)), (hopes, memory(150))], "memory") == ["hopes", "asks"]
+    assert ranked([(asks, memory(310)), (hopes, memory(5))], "memory") == ["asks", "hopes"]
+
+
 def test_what_a_pod_keeps_in_memory_volumes_is_its_own() -> None:
     keeps = PodUsage({"main": ContainerUsage(memory=10 * MI)}, pod_memory=500 * MI)
     entries = [(pod("light"), memory(100)), (pod("keeps"), keeps)]
