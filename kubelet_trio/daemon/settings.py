@@ -241,6 +241,8 @@ def _cgroup_policy(
         pids_limit=config.pod_pids_limit,
         reserved=tuple(_reserved_cgroups(config, enforced, reserved)),
         reserve_percent=int(percent.removesuffix("%")) if percent else None,
+        # Without the daemons' part, enforced or not (`Start` in pkg/kubelet/cm).
+        allocatable_memory=to_units(capacity.enforceable["memory"]),
         is_denied=bool(denied.cgroups.denied),
         known_missing=denied.controllers,
     )

@@ -55,6 +55,18 @@ def test_the_daemons_cgroups_are_held_as_configured() -> None:
     assert policy.reserve_percent == 50
 
 
+def test_classes_are_limited_to_what_daemons_leave_though_pods_are_not() -> None:
+    """GetNodeAllocatableAbsolute, whatever enforceNodeAllocatable says."""
+    agent = build(
+        "--system-reserved=memory=1Mi",
+        "--enforce-node-allocatable=none",
+        "--feature-gates=QOSReserved=true",
+        "--qos-reserved=memory=50%",
+    )
+    node, policy = agent.settings.node, agent.settings.cgroups
+    assert policy.allocatable_memory * NANO == node.capacity["memory"] - (1 << 20) * NANO
+
+
 def test_more_than_there_is_cannot_be_reserved() -> None:
     with pytest.raises(ValueError, match="Expected capacity >= reservation"):
         build("--system-reserved=cpu=100000")

@@ -60,7 +60,6 @@ from kubelet_trio.model import (
     next_due,
     node_ref,
     pod_uid,
-    to_units,
 )
 from kubelet_trio.pods.cgroups.tree import CgroupOperations, PodCgroupRemover
 
@@ -98,6 +97,7 @@ class CgroupPolicy:
     pids_limit: int = -1  # podPidsLimit
     reserved: tuple[ReservedCgroup, ...] = ()
     reserve_percent: int | None = None  # qosReserved.memory
+    allocatable_memory: int = 0  # bytes, of which `reserve_percent` is reserved; 0: unknown
     # Said at the start already: in a user namespace.
     is_denied: bool = False  # no cgroup can be made
     known_missing: frozenset[str] = frozenset()  # controllers
@@ -348,7 +348,7 @@ class NodeCgroups:
         limits = qos_cgroup_limits(
             pods,
             node,
-            allocatable_memory=to_units(self._policy.budget.get("memory", 0)),
+            allocatable_memory=self._policy.allocatable_memory,
             reserve_percent=self._policy.reserve_percent,
         )
         if (protected := protected_memory(limits)) is not None:

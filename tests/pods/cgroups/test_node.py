@@ -540,7 +540,7 @@ async def test_the_daemons_memory_is_protected_from_reclaim(
 async def test_a_class_that_uses_more_than_is_left_to_it_may_at_least_not_grow(
     autojump_clock: MockClock,
 ) -> None:
-    world = World(CgroupPolicy({"memory": 1000 * NANO}, reserve_percent=100))
+    world = World(CgroupPolicy(reserve_percent=100, allocatable_memory=1000))
     world.tree.refused[BEST_EFFORT] = "cannot write: Device or resource busy"
     world.tree.usage = 3000
     async with world.running():
