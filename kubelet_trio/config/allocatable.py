@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from kubelet_trio.config.types import KubeletConfiguration
 from kubelet_trio.durations import parse_duration
-from kubelet_trio.model import format_cpus, parse_cpus
+from kubelet_trio.model import DEFAULT_EVICTION_HARD, format_cpus, parse_cpus
 
 if TYPE_CHECKING:
     from kubelet_trio.node import Reservations
     from kubelet_trio.pressure import EvictionPolicy
-
-
-def eviction_hard(config: KubeletConfiguration) -> Mapping[str, str]:
-    """Return evictionHard with its defaults applied."""
-    from kubelet_trio.pressure import hard_settings
-
-    return hard_settings(config.eviction_hard, merge=config.merge_default_eviction_settings)
 
 
 def eviction_policy(config: KubeletConfiguration) -> EvictionPolicy:
@@ -29,7 +22,7 @@ def eviction_policy(config: KubeletConfiguration) -> EvictionPolicy:
     graces = {s: float(parse_duration(t)) for s, t in config.eviction_soft_grace_period.items()}
     return EvictionPolicy(
         thresholds=parse_thresholds(
-            eviction_hard(config),  # with defaults: an empty map does not mean "no thresholds"
+            config.eviction_hard,
             config.eviction_soft,
             graces,
             config.eviction_minimum_reclaim,
@@ -47,7 +40,7 @@ def eviction_policy(config: KubeletConfiguration) -> EvictionPolicy:
 def eviction_problems(config: KubeletConfiguration) -> Iterator[str]:
     """Yield the problems of the eviction settings."""
     given = (
-        config.eviction_hard
+        config.eviction_hard != DEFAULT_EVICTION_HARD
         or config.eviction_soft
         or config.eviction_soft_grace_period
         or config.eviction_minimum_reclaim
@@ -114,11 +107,10 @@ def reservations(
         with_reserved_cpus,
     )
 
-    thresholds = eviction_hard(config)
     reserved = Reservations(
         system=parse_reservation("systemReserved", config.system_reserved),
         kube=parse_reservation("kubeReserved", config.kube_reserved),
-        eviction_hard={} if ignore_eviction else thresholds,
+        eviction_hard={} if ignore_eviction else config.eviction_hard,
     )
     # reservedSystemCPUs overrides the cpu of both reservations (`with_reserved_cpus`).
     kept = parse_cpus(config.reserved_system_cpus)

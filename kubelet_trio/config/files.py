@@ -17,7 +17,7 @@ from kubelet_trio.config.errors import ConfigError
 from kubelet_trio.config.places import File
 from kubelet_trio.config.types import GROUP_VERSION, KIND
 from kubelet_trio.config.walk import pick, put
-from kubelet_trio.model import check_yaml_depth
+from kubelet_trio.model import DEFAULT_EVICTION_HARD, check_yaml_depth
 
 _DEEPEST, _MOST_VALUES = 50, 100_000
 # A relative path is relative to the directory of its file (KubeletConfigurationPathRefs in
@@ -40,9 +40,10 @@ def read_files(config: str, config_dir: str) -> dict[str, Any]:
     """
     merged: dict[str, Any] = {}
     problems: list[str] = []
-    for path in _paths(config, config_dir):
+    for number, path in enumerate(_paths(config, config_dir)):
         try:
-            merged = merge_patch(merged, read_file(path))
+            raw = read_file(path)
+            merged = merge_patch(merged, raw if number or not config else with_defaults(raw))
         except ConfigError as exc:
             problems += exc.problems
     if problems:
@@ -98,6 +99,18 @@ def read_text(path: Path, text: str) -> dict[str, Any]:
         if isinstance(value, str) and value and not value.startswith("/"):
             put(raw, name, str(path.parent.absolute() / value))
     return raw
+
+
+def with_defaults(raw: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of --config with the defaults of evictionHard, as far as it takes them.
+
+    Drop-ins are merged into these, and flags replace them (loadConfigFile).
+    """
+    given = raw.get("evictionHard")
+    fills_up = raw.get("mergeDefaultEvictionSettings") is True and isinstance(given, dict)
+    if given is not None and not fills_up:
+        return raw
+    return {**raw, "evictionHard": {**DEFAULT_EVICTION_HARD, **(given or {})}}
 
 
 def merge_patch(target: Any, patch: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 from kubelet_trio.config.decode import decode_all, normalize
 from kubelet_trio.config.errors import ConfigError
-from kubelet_trio.config.files import as_file, read_files, read_text, reread
+from kubelet_trio.config.files import as_file, read_files, read_text, reread, with_defaults
 from kubelet_trio.config.flags import KubeletFlags, ParsedFlags, parse_flags
 from kubelet_trio.config.places import locate
 from kubelet_trio.config.support import moot_notes, unsupported
@@ -103,7 +103,7 @@ def check_file(path: Path, text: str) -> tuple[str, ...]:
     """Check the text of a configuration file alone, and return its notes. Raises `ConfigError`."""
     line = parse_flags([])
     try:
-        return _settle(line, _flags(line), read_text(path, text)).notes
+        return _settle(line, _flags(line), with_defaults(read_text(path, text))).notes
     except ConfigError as exc:
         raise locate(exc.problems, [as_file(path, text)]) from exc
 

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import field
 
 from kubelet_trio.durations import Duration
+from kubelet_trio.model import DEFAULT_EVICTION_HARD
 
 GROUP_VERSION = "kubelet.config.k8s.io/v1beta1"
 KIND = "KubeletConfiguration"
@@ -201,9 +202,8 @@ class KubeletConfiguration(Block, frozen=True):
     kube_api_burst: int = 100
     serialize_image_pulls: bool = True
     max_parallel_image_pulls: int | None = None
-    # Its defaults depend on the operating system: `pressure.hard_settings` applies them, as
-    # loadConfigFile does upstream (kubernetes/kubernetes#110263).
-    eviction_hard: dict[str, str] = field(default_factory=dict)
+    # An empty map has no threshold, unlike none: only nil has defaults upstream (loadConfigFile).
+    eviction_hard: dict[str, str] = field(default_factory=lambda: dict(DEFAULT_EVICTION_HARD))
     eviction_soft: dict[str, str] = field(default_factory=dict)
     eviction_soft_grace_period: dict[str, str] = field(default_factory=dict)
     eviction_pressure_transition_period: Duration = Duration(300)

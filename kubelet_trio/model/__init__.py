@@ -28,6 +28,7 @@ from kubelet_trio.model.events import (
     node_ref,
     pod_ref,
 )
+from kubelet_trio.model.eviction import DEFAULT_EVICTION_HARD
 from kubelet_trio.model.foreign import (
     last_data,
     make_directory,
@@ -159,6 +160,7 @@ __all__ = [
     "CONFIG_SEEN",
     "CONFIG_SOURCE",
     "COUNTS",
+    "DEFAULT_EVICTION_HARD",
     "INSTANCE",
     "JSON_ERRORS",
     "KUBELET_VERSION",

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from kubelet_trio._deferred import names_on_demand
 from kubelet_trio.node.addresses import host_ips, look_up, own_problem
 from kubelet_trio.node.capacity import (
-    DEFAULT_EVICTION_HARD,
     NodeCapacity,
     ReservationError,
     Reservations,
@@ -68,7 +67,6 @@ _DEFERRED = {
 }
 
 __all__ = [
-    "DEFAULT_EVICTION_HARD",
     "ClientCertificate",
     "CsiLimits",
     "CsiNodeError",

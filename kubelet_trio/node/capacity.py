@@ -20,7 +20,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kubelet_trio.model import NANO, parse_quantity
+from kubelet_trio.model import DEFAULT_EVICTION_HARD, NANO, parse_quantity
 from kubelet_trio.node.machine import Machine
 
 Amounts = Mapping[str, int]  # nano-units by resource name
@@ -28,14 +28,6 @@ Amounts = Mapping[str, int]  # nano-units by resource name
 PID = "pid"
 HUGEPAGES = "hugepages-"
 DEFAULT_MAX_PODS = 110
-# The default of evictionHard on Linux.
-DEFAULT_EVICTION_HARD: Mapping[str, str] = {
-    "memory.available": "100Mi",
-    "nodefs.available": "10%",
-    "nodefs.inodesFree": "5%",
-    "imagefs.available": "15%",
-    "imagefs.inodesFree": "5%",
-}
 # The signals whose thresholds reduce `allocatable`, and the resource.
 _EVICTION_RESOURCES = {"memory.available": "memory", "nodefs.available": "ephemeral-storage"}
 _NO_THRESHOLD = (None, "0%", "100%")  # the latter two turn a signal off

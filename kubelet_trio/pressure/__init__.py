@@ -24,7 +24,6 @@ from kubelet_trio.pressure.thresholds import (
     Observation,
     Observations,
     Threshold,
-    hard_settings,
     is_own_limit,
     parse_thresholds,
 )
@@ -59,7 +58,6 @@ __all__ = [
     "Threshold",
     "UsageReader",
     "file_system_layout",
-    "hard_settings",
     "is_own_limit",
     "open_memory_events",
     "parse_kill",

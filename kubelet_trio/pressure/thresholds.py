@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from kubelet_trio.durations import format_duration
 from kubelet_trio.model import NANO, canonical_quantity, parse_quantity, quantity_like, to_units
-from kubelet_trio.node import DEFAULT_EVICTION_HARD, percent_of
+from kubelet_trio.node import percent_of
 
 MEMORY = "memory.available"
 ALLOCATABLE_MEMORY = "allocatableMemory.available"
@@ -110,17 +111,6 @@ class EvictionPolicy:
         return not self.thresholds and not self.local_storage
 
 
-def hard_settings(given: Mapping[str, str], *, merge: bool) -> Mapping[str, str]:
-    """Return evictionHard with its defaults.
-
-    As in the Go kubelet the defaults replace an empty map; with `merge`
-    (mergeDefaultEvictionSettings) they also fill in each missing signal.
-    """
-    if not given:
-        return DEFAULT_EVICTION_HARD
-    return {**DEFAULT_EVICTION_HARD, **given} if merge else given
-
-
 def parse_thresholds(
     hard: Mapping[str, str],
     soft: Mapping[str, str] | None = None,
@@ -139,17 +129,23 @@ def parse_thresholds(
         enforces_pods: whether the pods' cgroup has a limit, so that its memory is a signal too.
     """
     graces = {_known(signal): grace for signal, grace in (soft_grace or {}).items()}
+    for grace in graces.values():
+        if grace < 0:
+            raise ValueError(
+                f"invalid eviction grace period specified: {format_duration(grace)}, "
+                "must be a positive value"
+            )
     reclaims = {_known(s): _parse_reclaim(s, text) for s, text in (min_reclaim or {}).items()}
     found = [_parse(signal, text) for signal, text in hard.items()]
     for signal, text in (soft or {}).items():
+        threshold = _parse(signal, text)
+        if threshold is None:
+            continue
         if signal not in graces:
             raise ValueError(
                 f"grace period must be specified for the soft eviction threshold {signal}"
             )
-        if graces[signal] < 0:
-            raise ValueError(f"invalid eviction grace period specified: {graces[signal]}")
-        threshold = _parse(signal, text)
-        found.append(replace(threshold, grace=graces[signal]) if threshold else None)
+        found.append(replace(threshold, grace=graces[signal]))
     thresholds = [replace(t, min_reclaim=reclaims.get(t.signal)) for t in found if t is not None]
     # As addAllocatableThresholds: copies of the hard memory thresholds, not of the soft ones.
     if enforces_pods:

@@ -4,8 +4,7 @@ import pytest
 
 from kubelet_trio.config import KubeletConfiguration, reservations
 from kubelet_trio.config.allocatable import reserved_problems
-from kubelet_trio.model import NANO
-from kubelet_trio.node import DEFAULT_EVICTION_HARD
+from kubelet_trio.model import DEFAULT_EVICTION_HARD, NANO
 
 
 @pytest.mark.parametrize(

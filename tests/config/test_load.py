@@ -8,13 +8,14 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from kubelet_trio.config import ConfigError, encode_shown_config
+from kubelet_trio.config import ConfigError, encode_shown_config, reservations
 from kubelet_trio.config.files import merge_patch
 from kubelet_trio.config.load import load_settings
 from kubelet_trio.config.show import encode_config
 from kubelet_trio.config.types import DEFAULTS, KubeletConfiguration
 from kubelet_trio.config.walk import leaves
 from kubelet_trio.durations import Duration
+from kubelet_trio.model import DEFAULT_EVICTION_HARD
 
 HEAD = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
 
@@ -78,6 +79,50 @@ def test_a_drop_in_merges_maps_and_replaces_lists(tmp_path: Path) -> None:
     assert config.cluster_dns == ["10.0.0.2"]
     assert config.feature_gates == {"NodeSwap": True, "EventedPLEG": True}
     assert config.healthz_port == 10248
+
+
+@pytest.mark.parametrize(
+    ("body", "drop_in", "flags", "expected"),
+    [
+        ("", "", [], DEFAULT_EVICTION_HARD),
+        # An empty map is a map: without a threshold (loadConfigFile tells nil from empty).
+        ("evictionHard: {}\n", "", [], {}),
+        ("evictionHard: null\n", "", [], DEFAULT_EVICTION_HARD),
+        ("evictionHard: {pid.available: 5%}\n", "", [], {"pid.available": "5%"}),
+        (
+            "evictionHard: {pid.available: 5%}\nmergeDefaultEvictionSettings: true\n",
+            "",
+            [],
+            {**DEFAULT_EVICTION_HARD, "pid.available": "5%"},
+        ),
+        # A drop-in is merged into what the file means, and a flag replaces all of it.
+        (
+            "",
+            "evictionHard: {memory.available: 1Gi}\n",
+            [],
+            {**DEFAULT_EVICTION_HARD, "memory.available": "1Gi"},
+        ),
+        (
+            "mergeDefaultEvictionSettings: true\n",
+            "",
+            ["--eviction-hard=pid.available<5%"],
+            {"pid.available": "5%"},
+        ),
+        ("", "", ["--eviction-hard="], {}),
+    ],
+)
+def test_the_defaults_of_eviction_are_those_of_the_file(
+    tmp_path: Path, body: str, drop_in: str, flags: list[str], expected: dict[str, str]
+) -> None:
+    argv = ["--config", config_file(tmp_path / "config.yaml", body), *flags]
+    if drop_in:
+        config_file(tmp_path / "d/a.conf", drop_in)
+        argv.append(f"--config-dir={tmp_path}/d")
+    config = load_settings(argv).config
+    assert config.eviction_hard == expected
+    assert reservations(config, range(4)).eviction_hard == expected
+    shown = msgspec.json.decode(encode_shown_config(config))
+    assert shown["evictionHard"] == expected
 
 
 def test_feature_gates_of_flags_merge_with_those_of_the_file(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubelet_trio.node import DEFAULT_EVICTION_HARD
-from kubelet_trio.pressure import Amount, Observation, Threshold, hard_settings, parse_thresholds
+from kubelet_trio.model import DEFAULT_EVICTION_HARD
+from kubelet_trio.pressure import Amount, Observation, Threshold, parse_thresholds
 from kubelet_trio.pressure.thresholds import (
     CONDITIONS,
     RESOURCES,
@@ -32,11 +32,14 @@ def test_the_defaults_are_upstreams() -> None:
     )
 
 
-def test_defaults_stand_for_nothing_said_or_for_each_signal_left_out() -> None:
-    assert hard_settings({}, merge=False) == DEFAULT_EVICTION_HARD
-    given = {"memory.available": "1Gi"}
-    assert hard_settings(given, merge=False) == given
-    assert hard_settings(given, merge=True) == {**DEFAULT_EVICTION_HARD, **given}
+def test_a_disabled_soft_threshold_needs_no_grace_period() -> None:
+    """As with `0%` of evictionHard, nothing of it is left."""
+    assert parse_thresholds({}, {"memory.available": "0%", "nodefs.available": "100%"}) == ()
+
+
+def test_every_grace_period_is_checked_whether_used_or_not() -> None:
+    with pytest.raises(ValueError, match="invalid eviction grace period specified: -1s, must be"):
+        parse_thresholds({}, soft_grace={"memory.available": -1.0})
 
 
 def test_all_settings_come_together() -> None:
