@@ -253,12 +253,12 @@ def _pod_subject(observed: RuntimePod, pod: Pod | None) -> PodSubject | None:
 
 
 def _log_usage(pods: tuple[PodSubject, ...]) -> list[tuple[tuple[str, ...], int]]:
-    from kubelet_trio.stats import disk_usage
+    from kubelet_trio.stats import log_usage
 
     found: list[tuple[tuple[str, ...], int]] = []
     for pod in pods:
         for container in pod.containers:
-            size = disk_usage(container.log_dir) if container.log_dir else None
+            size = log_usage(container.log_dir) if container.log_dir else None
             if size is not None:
                 found.append(((pod.uid, pod.namespace, pod.name, container.name), size[0]))
     return found

@@ -15,7 +15,7 @@ from kubelet_trio.stats.metered import MetricPage, Sample
 from kubelet_trio.stats.open_files import Host
 from kubelet_trio.stats.process import build_info, process_samples
 from kubelet_trio.stats.provider import StatsProvider, StatsSettings
-from kubelet_trio.stats.read import disk_usage
+from kubelet_trio.stats.read import disk_usage, log_usage
 from kubelet_trio.stats.subjects import ContainerSubject, DiskReading, PodSubject
 from kubelet_trio.stats.text import CONTENT_TYPE
 from kubelet_trio.stats.usage import CgroupUsage, Filesystem, Interface, Memory, PsiLine
@@ -48,5 +48,6 @@ __all__ = [
     "VolumeUsage",
     "build_info",
     "disk_usage",
+    "log_usage",
     "process_samples",
 ]

@@ -28,9 +28,10 @@ from kubelet_trio.stats.machine import MachineInfo, write_machine
 from kubelet_trio.stats.open_files import Host
 from kubelet_trio.stats.read import (
     HostReading,
-    disk_usage,
     file_usage,
+    log_usage,
     read_filesystem,
+    read_filesystems,
     read_host,
     read_networks,
 )
@@ -243,18 +244,22 @@ class StatsProvider:
         stats: Mapping[str, v1.ContainerStats],
         now: float,
     ) -> DiskReading:
-        images = containers = None
+        root, images, containers = self.settings.root_dir, None, None
+        whole: Mapping[str, Filesystem] = {}
         with trio.move_on_after(_RUNTIME_LIMIT):
             try:
                 info = await self.runtime.image_fs_info()
             except RuntimeCallError:
                 pass
             else:
-                images = await self._image_fs(info.image_filesystems, now)
-                containers = await self._image_fs(info.container_filesystems, now)
+                listed = (*info.image_filesystems, *info.container_filesystems)
+                places = [root, *(usage.fs_id.mountpoint for usage in listed if usage.fs_id)]
+                whole = await self.offload(read_filesystems, places, now)
+                images = _part(info.image_filesystems, whole)
+                containers = _part(info.container_filesystems, whole)
         # Only the summary shows logs, hosts files and volumes.
         measured = pods if kind == "all" else ()
-        own = await self.offload(_read_disk, self.settings.root_dir, measured, now)
+        own = await self.offload(_read_disk, root, measured, now, whole.get(root))
         return replace(
             own,
             images=images or own.node,
@@ -262,20 +267,6 @@ class StatsProvider:
             writable={i: w for i, s in stats.items() if (w := writable_layer(s, now))},
             volumes=await self.volumes.usage(measured) if self.volumes and measured else {},
         )
-
-    async def _image_fs(
-        self, usages: Iterable[v1.FilesystemUsage], now: float
-    ) -> Filesystem | None:
-        for usage in usages:
-            path = usage.fs_id.mountpoint if usage.fs_id else ""
-            whole = await self.offload(read_filesystem, path, now) if path else None
-            if whole is not None:
-                return msgspec.structs.replace(
-                    whole,
-                    used=usage.used_bytes.value if usage.used_bytes else None,
-                    inodes_used=usage.inodes_used.value if usage.inodes_used else None,
-                )
-        return None
 
     # The rate of CPU use
 
@@ -358,15 +349,33 @@ def _processes(pods: Iterable[PodSubject]) -> dict[str, int]:
     }
 
 
-def _read_disk(root_dir: str, pods: tuple[PodSubject, ...], now: float) -> DiskReading:
+def _part(
+    usages: Iterable[v1.FilesystemUsage], whole: Mapping[str, Filesystem]
+) -> Filesystem | None:
+    """Return the first filesystem that could be read, with what the runtime uses of it."""
+    for usage in usages:
+        found = whole.get(usage.fs_id.mountpoint) if usage.fs_id else None
+        if found is not None:
+            return msgspec.structs.replace(
+                found,
+                used=usage.used_bytes.value if usage.used_bytes else None,
+                inodes_used=usage.inodes_used.value if usage.inodes_used else None,
+            )
+    return None
+
+
+def _read_disk(
+    root_dir: str, pods: tuple[PodSubject, ...], now: float, node: Filesystem | None
+) -> DiskReading:
+    """Read logs, hosts files and the node's filesystem, unless that is known. Blocks."""
     logs: dict[str, Filesystem] = {}
     hosts: dict[PodUid, Filesystem] = {}
     for pod in pods:
         for container in pod.containers:
-            size = disk_usage(container.log_dir) if container.log_dir else None
+            size = log_usage(container.log_dir) if container.log_dir else None
             if size is not None:
                 logs[container.id] = Filesystem(now, used=size[0], inodes_used=size[1])
         own = file_usage(f"{root_dir}/pods/{pod.uid}/etc-hosts")
         if own is not None:
             hosts[pod.uid] = Filesystem(now, used=own, inodes_used=1)
-    return DiskReading(node=read_filesystem(root_dir, now), logs=logs, hosts=hosts)
+    return DiskReading(node=node or read_filesystem(root_dir, now), logs=logs, hosts=hosts)

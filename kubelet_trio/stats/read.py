@@ -189,6 +189,38 @@ def read_filesystem(path: str, now: float) -> Filesystem | None:
     )
 
 
+def read_filesystems(paths: Iterable[str], now: float) -> dict[str, Filesystem]:
+    """Return the usage of each path's filesystem; paths on one filesystem have the same figures."""
+    found: dict[str, Filesystem] = {}
+    of_device: dict[int, Filesystem] = {}
+    for path in paths:
+        try:
+            device = os.stat(path).st_dev
+        except OSError:
+            continue
+        whole = of_device.get(device) or read_filesystem(path, now)
+        if whole is not None:
+            found[path] = of_device[device] = whole
+    return found
+
+
+def log_usage(directory: str) -> tuple[int, int] | None:
+    """Return the bytes and the number of the files in a container's log directory.
+
+    As upstream (fileMetricsByDir) without the directory and those below it. None if there is none.
+    """
+    size = files = 0
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if not entry.is_dir(follow_symlinks=False):
+                    size += entry.stat(follow_symlinks=False).st_blocks * 512
+                    files += 1
+    except OSError:
+        return None
+    return size, files
+
+
 def disk_usage(
     path: str, is_over: Callable[[], bool] = lambda: False, *, cross: bool = False
 ) -> tuple[int, int] | None:

@@ -44,7 +44,7 @@ async def test_the_summary_tells_of_what_runs(tmp_path: Path, autojump_clock: Mo
     (found,) = answer["pods"]
     assert found["podRef"] == {"name": "web-node", "namespace": "default", "uid": pod_uid(pod)}
     assert [c["name"] for c in found["containers"]] == ["web"]
-    assert found["containers"][0]["logs"]["inodesUsed"] == 2  # the directory and its log
+    assert found["containers"][0]["logs"]["inodesUsed"] == 1  # the log, without its directory
     assert answer["node"]["nodeName"] == "node"
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -84,6 +85,35 @@ async def test_answers_within_a_second_are_one_reading(
     assert (await world.ask())["cpu"] == first["cpu"]
     await trio.sleep(1.5)
     assert (await world.ask())["cpu"]["usageCoreNanoSeconds"] == 9_000_000_000
+
+
+async def test_places_on_one_file_system_have_the_same_figures(
+    world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Upstream's test of separate disks compares those of the node with those of containers."""
+    reads: list[str] = []
+
+    def writes_go_on(path: str) -> os.statvfs_result:
+        reads.append(path)
+        return os.statvfs_result((4096, 4096, 1000, 500, 500 - len(reads), 9, 9, 9, 0, 255))
+
+    monkeypatch.setattr(os, "statvfs", writes_go_on)
+    world.runtime.image_fs = v1.ImageFsInfoResponse(
+        image_filesystems=[
+            v1.FilesystemUsage(fs_id=v1.FilesystemIdentifier(mountpoint=str(world.base)))
+        ],
+        container_filesystems=[
+            v1.FilesystemUsage(
+                fs_id=v1.FilesystemIdentifier(mountpoint=str(world.root)),
+                used_bytes=v1.UInt64Value(value=7),
+            )
+        ],
+    )
+    node = msgspec.json.decode(await world.provider.summary())["node"]
+    runtime = node["runtime"]
+    shown = node["fs"], runtime["imageFs"], runtime["containerFs"]
+    assert len({fs["availableBytes"] for fs in shown}) == 1
+    assert runtime["containerFs"]["usedBytes"] == 7
 
 
 @pytest.mark.parametrize("only", [False, True])

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from kubelet_trio.cgroups import uid_of_pod_cgroup
 from kubelet_trio.model import PodUid
-from kubelet_trio.stats import Host, Memory, PsiLine, disk_usage
+from kubelet_trio.stats import Host, Memory, PsiLine, disk_usage, log_usage
 from kubelet_trio.stats.cgroup_files import CgroupFiles
 from kubelet_trio.stats.cgroup_parse import parse_v1, parse_v2, shares_of_weight
 from kubelet_trio.stats.kernel_text import flat, parse_pressure, read_counts
@@ -183,6 +183,18 @@ def test_whose_a_cgroup_is() -> None:
     places = find_places(paths, ["abc", "def", "ghi"], pod_of)
     assert places.pods == {"uid": "/kubepods/pod-uid"}
     assert places.containers == {"abc": paths[2], "def": paths[3], "ghi": paths[4]}
+
+
+def test_logs_are_the_files_of_their_directory(tmp_path: Path) -> None:
+    """fileMetricsByDir: neither the directory itself nor what is in others below it."""
+    (tmp_path / "0.log").write_bytes(b"x" * 5000)
+    (tmp_path / "0.log.20260101-000000.gz").write_bytes(b"x" * 5000)
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below/other").write_bytes(b"x" * 50_000)
+    size, inodes = log_usage(str(tmp_path)) or (0, 0)
+    assert inodes == 2
+    assert size == sum(path.stat().st_blocks * 512 for path in tmp_path.iterdir() if path.is_file())
+    assert log_usage(str(tmp_path / "gone")) is None
 
 
 def test_disk_usage_counts_as_du_does(tmp_path: Path) -> None:
