@@ -20,6 +20,7 @@ from kubelet_trio.config.walk import leaves
 from kubelet_trio.durations import Duration
 
 _SHORT = {"v": "v", "h": "help"}
+_ADDRESSES = frozenset({"address", "healthz-bind-address"})
 _BARE = frozenset({"help", "help-all", "version", "check"})
 _RAW_VERSION = "raw"
 _TRUE, _FALSE = ("true", "t", "1"), ("false", "f", "0")  # as strconv.ParseBool reads them
@@ -114,6 +115,9 @@ def parse_flags(argv: Sequence[str]) -> ParsedFlags:
             problems += _bare_problems(name, text)
             continue
         row = BY_FLAG[name]
+        # IPVar in pkg/util/flag: no address means no change, as of a script's empty variable.
+        if name in _ADDRESSES and not text:
+            continue
         try:
             values.append((row, parse_value(row.flag, flag_type(row), text)))
         except ValueError as exc:

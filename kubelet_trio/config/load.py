@@ -145,11 +145,16 @@ def _fields(line: ParsedFlags) -> dict[str, Any]:
 
 
 def _joined(line: ParsedFlags) -> list[tuple[Row, Any]]:
-    """Join repeated flags as pflag does: lists and maps grow, other values are replaced."""
+    """Join repeated flags as pflag does: lists and maps grow, other values are replaced.
+
+    So are taints: RegisterWithTaintsVar in pkg/util/flag.
+    """
     joined: dict[str, tuple[Row, Any]] = {}
     for row, value in line.values:
         before = joined.get(row.flag, (row, None))[1]
-        if isinstance(before, list):
+        if row.path == "registerWithTaints":
+            pass
+        elif isinstance(before, list):
             value = [*before, *value]
         elif isinstance(before, dict):
             value = _union(before, value)

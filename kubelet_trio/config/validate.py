@@ -114,6 +114,7 @@ _ENFORCEMENTS = (
     "kube-reserved-compressible",
     "none",
 )
+_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _LEAVES = dict(leaves(KubeletConfiguration))
 
 
@@ -122,6 +123,7 @@ def validate(config: KubeletConfiguration) -> list[str]:
     found = [
         *_numbers(config),
         *_choices(config),
+        *_taints(config),
         *_gated(config),
         *_images(config),
         *_logs(config),
@@ -169,6 +171,18 @@ def _choices(config: KubeletConfiguration) -> Iterator[str]:
         if value not in choices:
             wanted = ", ".join(f'"{choice}"' for choice in choices)
             yield f'{_name(path)} "{value}" must be one of: {wanted}'
+
+
+def _taints(config: KubeletConfiguration) -> Iterator[str]:
+    """Source: CheckTaintValidation in pkg/util/taints."""
+    for taint in config.register_with_taints:
+        what = f'{_name("registerWithTaints")}: taint "{taint.key}={taint.value}:{taint.effect}"'
+        if not _is_label_key(taint.key):
+            yield f"{what} has an invalid key"
+        if taint.value and not _NAME.fullmatch(taint.value):
+            yield f"{what} has an invalid value"
+        if taint.effect not in _EFFECTS:
+            yield f"{what}: the effect must be one of {', '.join(_EFFECTS)}"
 
 
 def _gated(config: KubeletConfiguration) -> Iterator[str]:
@@ -426,8 +440,8 @@ def validate_flags(flags: KubeletFlags) -> list[str]:
 
 def _labels(labels: dict[str, str]) -> Iterator[str]:
     for key, value in labels.items():
-        prefix, _, name = key.rpartition("/")
-        if not _NAME.fullmatch(name) or (prefix and not _SUBDOMAIN.fullmatch(prefix)):
+        prefix = key.rpartition("/")[0]
+        if not _is_label_key(key):
             yield f'invalid node labels: "{key}" is not a label key'
         elif value and not _NAME.fullmatch(value):
             yield f'invalid node labels: "{value}" is not a label value'
@@ -436,6 +450,12 @@ def _labels(labels: dict[str, str]) -> Iterator[str]:
                 f"unknown 'kubernetes.io' or 'k8s.io' label specified with --node-labels: {key} "
                 f"(allowed prefixes: {', '.join(_NODE_PREFIXES)})"
             )
+
+
+def _is_label_key(key: str) -> bool:
+    """Whether a text is a qualified name: `name`, or `domain/name`."""
+    prefix, slash, name = key.rpartition("/")
+    return bool(_NAME.fullmatch(name) and (not slash or _SUBDOMAIN.fullmatch(prefix)))
 
 
 def _is_reserved(prefix: str) -> bool:

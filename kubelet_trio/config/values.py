@@ -84,15 +84,25 @@ def _parse_ip(text: str) -> str:
 
 
 def _parse_taints(text: str) -> list[dict[str, str]]:
-    taints = []
-    for item in filter(None, text.split(",")):
-        # key=value:effect or key:effect; kubectl also takes no effect, to remove a taint.
-        key, there, effect = item.rpartition(":")
-        if not there or not effect:
+    """Read `key=value:effect` and `key:effect`; what is in the parts is checked with the rest.
+
+    Source: ParseTaints in pkg/util/taints.
+    """
+    taints: dict[tuple[str, str], dict[str, str]] = {}
+    for item in text.split(",") if text else ():
+        # kubectl's form that removes a taint is accepted, and the node has none yet.
+        is_removal = item.endswith("-")
+        pair, *effects = item.removesuffix("-").split(":")
+        key, *values = pair.split("=")
+        if not key or len(values) > 1 or len(effects) > 1 or not (is_removal or any(effects)):
             raise ValueError(f"invalid taint spec: {item}")
-        name, _, value = key.partition("=")
-        taints.append({"key": name, "value": value, "effect": effect})
-    return taints
+        if is_removal:
+            continue
+        effect, value = effects[0], "".join(values)
+        if (key, effect) in taints:
+            raise ValueError(f"duplicated taints with the same key and effect: {item}")
+        taints[key, effect] = {"key": key, "value": value, "effect": effect}
+    return list(taints.values())
 
 
 def _parse_reserved_memory(text: str) -> list[dict[str, Any]]:

@@ -172,7 +172,9 @@ def test_unknown_fields_are_named_with_their_path_and_the_nearest_name(tmp_path:
 
 
 def test_unknown_fields_inside_lists_are_named(tmp_path: Path) -> None:
-    main = config_file(tmp_path / "c", "registerWithTaints: [{key: a, effect: b, valu: c}]\n")
+    main = config_file(
+        tmp_path / "c", "registerWithTaints: [{key: a, effect: NoExecute, valu: c}]\n"
+    )
     assert problems_of(f"--config={main}") == (
         "unknown field: registerWithTaints[0].valu (did you mean value?)",
     )

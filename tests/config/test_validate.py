@@ -376,3 +376,34 @@ def test_swaps_are_read_from_proc() -> None:
 def test_eviction_settings_are_checked(flag: str, told: str) -> None:
     [problem] = problems_of(flag)
     assert told in problem
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "effect", "is_ok"),
+    [
+        ("example.com/dedicated", "gpu", "NoSchedule", True),
+        ("a", "", "PreferNoSchedule", True),
+        ("a", "", "NoExecute", True),
+        ("", "b", "NoSchedule", False),
+        ("bad key", "b", "NoSchedule", False),
+        ("example.com/", "b", "NoSchedule", False),
+        ("a", "bad value", "NoSchedule", False),
+        ("a", "b", "Never", False),
+    ],
+)
+def test_taints_are_checked_as_upstream(
+    tmp_path: Path, key: str, value: str, effect: str, is_ok: bool
+) -> None:
+    taint = f"{{key: '{key}', value: '{value}', effect: {effect}}}"
+    argv = ["--config", config_file(tmp_path / "c", f"registerWithTaints: [{taint}]\n")]
+    if is_ok:
+        assert load_settings(argv).config.register_with_taints[0].key == key
+    else:
+        (problem,) = problems_of(*argv)
+        assert f'registerWithTaints (--register-with-taints): taint "{key}' in problem
+
+
+def test_the_last_flag_with_taints_counts() -> None:
+    argv = ["--register-with-taints=a:NoSchedule", "--register-with-taints=b=c:NoExecute"]
+    (taint,) = load_settings(argv).config.register_with_taints
+    assert (taint.key, taint.value, taint.effect) == ("b", "c", "NoExecute")
