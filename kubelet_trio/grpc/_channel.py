@@ -31,7 +31,7 @@ Dial = Callable[[], Awaitable[trio.abc.Stream]]
 CONNECT_TIMEOUT = 5.0  # s, as in the Go kubelet
 MIN_BACKOFF = 0.1  # s, between dials that no call asked for
 MAX_BACKOFF = 3.0  # s
-USER_AGENT = b"kubelet-trio"
+USER_AGENT = "kubelet-trio"
 
 
 @dataclass(eq=False, slots=True)
@@ -54,6 +54,7 @@ class Channel:
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         keep_connected: bool = False,
         connect_timeout: float = CONNECT_TIMEOUT,
+        user_agent: str = USER_AGENT,
     ) -> None:
         """Make a channel; nothing happens before `run`.
 
@@ -76,7 +77,7 @@ class Channel:
             (b":authority", authority.encode()),
             (b"te", b"trailers"),  # gRPC requires it, to detect proxies that drop trailers
             (b"content-type", CONTENT_TYPE + b"+" + self.codec.content_subtype.encode()),
-            (b"user-agent", USER_AGENT),
+            (b"user-agent", user_agent.encode()),
         ]
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -218,6 +219,7 @@ async def open_channel(
     codec: Codec | None = None,
     max_message_bytes: int = MAX_MESSAGE_BYTES,
     connect_timeout: float = CONNECT_TIMEOUT,
+    user_agent: str = USER_AGENT,
 ) -> AsyncIterator[Channel]:
     """Open a channel that runs within a block."""
     channel = Channel(
@@ -225,6 +227,7 @@ async def open_channel(
         codec=codec,
         max_message_bytes=max_message_bytes,
         connect_timeout=connect_timeout,
+        user_agent=user_agent,
     )
     async with trio.open_nursery() as nursery:
         await nursery.start(channel.run)

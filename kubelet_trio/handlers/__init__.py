@@ -2,7 +2,7 @@
 
 from kubelet_trio.handlers.errors import BodyError, DialError, HandlerError, join_host_port, quoted
 from kubelet_trio.handlers.http import BODY_LIMIT, http_get
-from kubelet_trio.handlers.http_action import container_port, http_request
+from kubelet_trio.handlers.http_action import container_port, http_request, user_agent
 from kubelet_trio.handlers.sockets import Connection, Wire, connect
 
 __all__ = [
@@ -18,4 +18,5 @@ __all__ = [
     "http_request",
     "join_host_port",
     "quoted",
+    "user_agent",
 ]

@@ -5,6 +5,7 @@ Source: pkg/probe/http/request.go and pkg/probe/util.go of Kubernetes 1.36.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from urllib.parse import quote, urljoin, urlsplit
 
@@ -16,7 +17,9 @@ VERSION = "1.36"  # of Kubernetes, in the User-Agent
 
 # Headers that Go's client sets itself and ignores in a request.
 _OWN_HEADERS = frozenset(("host", "content-length", "transfer-encoding", "trailer", "connection"))
-_SAFE = "/%:@!$&'()*+,;=~-._"
+_SAFE = "/%:@!$&'()*+,;=~-._[]"
+_PLAIN = "/:@$&+,;=~-._"  # what Go leaves as it is in a path that is not escaped yet
+_BAD_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -75,31 +78,36 @@ def http_request(
     """
     given = {h.name.lower(): h.value for h in action.httpHeaders or ()}
     headers = [
-        (h.name, h.value)
+        (_spelled(h.name), h.value)
         for h in action.httpHeaders or ()
         # An empty value for one of these means to send no such header.
         if h.name.lower() not in _OWN_HEADERS
         and (h.value or h.name.lower() not in ("user-agent", "accept"))
     ]
     if "user-agent" not in given:
-        headers.append(("User-Agent", f"kube-{purpose}/{VERSION}"))
+        headers.append(("User-Agent", user_agent(purpose)))
     if "accept" not in given:
         headers.append(("Accept", "*/*"))
-    try:
-        path = urlsplit(action.path or "/")
-        target = _target(path.path, path.query)
-    except ValueError:  # as upstream: a path that does not parse as a URL is used as a path
-        target = _target(action.path or "/", "")
     return HttpRequest(
         scheme=(action.scheme or "HTTP").lower(),
         host=(action.host or pod_ip).removeprefix("[").removesuffix("]"),
         port=container_port(action.port, container),
-        target=target,
+        target=_path_target(action.path or "/"),
         headers=tuple(headers),
         host_header=next(
             (h.value for h in action.httpHeaders or () if h.name.lower() == "host"), ""
         ),
     )
+
+
+def user_agent(purpose: str) -> str:
+    """Return how a probe (`purpose` "probe") or a hook ("lifecycle") names itself to a server."""
+    return f"kube-{purpose}/{VERSION}"
+
+
+def _spelled(header: str) -> str:
+    """Return a header's name as Go's client sends it: some servers compare it with the case."""
+    return "-".join(part.capitalize() for part in header.split("-"))
 
 
 def container_port(port: int | str, container: Container) -> int:
@@ -120,6 +128,18 @@ def container_port(port: int | str, container: Container) -> int:
     if not 0 < port < 65536:
         raise HandlerError(f"invalid port number: {port}")
     return port
+
+
+def _path_target(text: str) -> str:
+    """Return the target of a manifest's path, which may have a query."""
+    try:
+        url = urlsplit(text)
+    except ValueError:
+        url = None
+    if url is not None and not _BAD_ESCAPE.search(url.path):
+        return _target(url.path, url.query)
+    # As upstream: what does not parse as a URL is a path, all of it (formatURL).
+    return quote(text if text.startswith("/") else f"/{text}", safe=_PLAIN)
 
 
 def _target(path: str, query: str) -> str:

@@ -15,6 +15,7 @@ from kubelet_trio.handlers import (
     connect,
     join_host_port,
     quoted,
+    user_agent,
 )
 from kubelet_trio.probes.state import Finding
 
@@ -34,7 +35,11 @@ async def check_grpc(host: str, port: int, service: str, timeout_seconds: int) -
         text = f"failed to connect service {quoted(address)} within {within}"
         return Finding(False, f"timeout: {text}: context deadline exceeded")
     with trio.move_on_at(deadline):
-        return await _ask(connection, service)
+        return await _ask(connection, service, within)
+    return _late(within)
+
+
+def _late(within: str) -> Finding:
     return Finding(False, f"timeout: health rpc did not complete within {within}")
 
 
@@ -62,9 +67,9 @@ class _BoundedWire(Wire):
         return data
 
 
-async def _ask(connection: Connection, service: str) -> Finding:
+async def _ask(connection: Connection, service: str, within: str) -> Finding:
     # Imported here: only nodes with such a probe need HTTP/2 and the messages.
-    from kubelet_trio.grpc import GRPCError, Status, open_channel
+    from kubelet_trio.grpc import GRPCError, Status, go_text, open_channel
     from kubelet_trio.probes.generated.grpc.health.v1 import (
         HealthCheckRequest,
         HealthCheckResponseServingStatus,
@@ -78,7 +83,7 @@ async def _ask(connection: Connection, service: str) -> Finding:
     failure: GRPCError | None = None
     status = HealthCheckResponseServingStatus.UNKNOWN
     try:
-        async with open_channel(dialed) as channel:
+        async with open_channel(dialed, user_agent=user_agent("probe")) as channel:
             try:
                 status = (await HealthStub(channel).check(HealthCheckRequest(service))).status
             except GRPCError as exc:  # here, since the channel's nursery would wrap it in a group
@@ -89,10 +94,12 @@ async def _ask(connection: Connection, service: str) -> Finding:
         protocol = "the grpc health protocol (grpc.health.v1.Health)"
         text = f"error: this server does not implement {protocol}: {failure.message or ''}"
         return Finding(False, text)
+    if failure is not None and failure.status is Status.DEADLINE_EXCEEDED:
+        return _late(within)  # also if the deadline is one of the server's own
     if failure is not None:
-        code = "".join(word.capitalize() for word in failure.status.name.split("_"))
-        error = f"rpc error: code = {code} desc = {failure.message or ''}"
-        return Finding(False, f"error: health rpc probe failed: {error}")
+        return Finding(False, f"error: health rpc probe failed: {go_text(failure)}")
     if status is not HealthCheckResponseServingStatus.SERVING:
-        return Finding(False, f"service unhealthy (responded with {quoted(status.name or '')})")
+        # A status of a later version of the protocol has no name: its number, as in Go.
+        name = status.name or str(int(status))
+        return Finding(False, f"service unhealthy (responded with {quoted(name)})")
     return Finding(True, "service healthy")

@@ -52,7 +52,8 @@ async def test_headers_of_the_manifest_win() -> None:
         HTTPHeader("Host", "shop.example"),
         HTTPHeader("user-agent", "mine"),
         HTTPHeader("Accept", ""),  # none at all
-        HTTPHeader("X-Two", "a"),
+        HTTPHeader("x-two", "a"),
+        HTTPHeader("X-API-Key", "c"),  # spelled as Go spells it
         HTTPHeader("X-Two", "b"),
         HTTPHeader("Content-Length", "5"),  # the client's own to say
     ]
@@ -65,6 +66,8 @@ async def test_headers_of_the_manifest_win() -> None:
     assert "accept" not in headers_of(head)
     assert "content-length" not in headers_of(head)
     assert head.count("X-Two: ") == 2
+    assert "\r\nX-Api-Key: c\r\n" in head
+    assert "\r\nUser-Agent: mine\r\n" in head
     assert server.paths == ["/health"]
 
 
@@ -222,6 +225,9 @@ def test_a_port_that_is_neither_is_an_error(port: int | str, why: str) -> None:
         ("healthz", "/healthz"),
         ("/a b/ü?q=x y", "/a%20b/%C3%BC?q=x%20y"),
         ("/a%20b", "/a%20b"),
+        ("/a[1]?b[2]", "/a[1]?b[2]"),
+        # No URL: all of it is the path, as with Go.
+        ("/100%?q#f", "/100%25%3Fq%23f"),
         ("/x#fragment", "/x"),
         ("http://evil.example/x", "/x"),  # the host is never taken from the path
     ],

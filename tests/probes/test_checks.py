@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 
+import h2.config
+import h2.connection
+import h2.events
 import pytest
 import trio
 from lightkube.models.core_v1 import (
@@ -194,6 +197,11 @@ class Health(HealthBase):
         if request.service == "slow":
             await trio.sleep_forever()
         known = {"": status.SERVING, "good": status.SERVING, "bad": status.NOT_SERVING}
+        known["new"] = status(7)  # of a later version of the protocol
+        if request.service == "late":
+            raise GRPCError(Status.DEADLINE_EXCEEDED, "its backend does not answer")
+        if request.service == "gone":
+            raise GRPCError(Status.CANCELLED, "shutting down")
         if request.service not in known:
             raise GRPCError(Status.NOT_FOUND, "unknown service")
         return HealthCheckResponse(known[request.service])
@@ -213,6 +221,16 @@ class Health(HealthBase):
             ),
         ),
         ("slow", Finding(False, "timeout: health rpc did not complete within 1s")),
+        # Upstream does not tell whose deadline it was.
+        ("late", Finding(False, "timeout: health rpc did not complete within 1s")),
+        (
+            "gone",
+            Finding(
+                False,
+                "error: health rpc probe failed: rpc error: code = Canceled desc = shutting down",
+            ),
+        ),
+        ("new", Finding(False, 'service unhealthy (responded with "7")')),
     ],
 )
 async def test_a_grpc_service_must_be_serving(service: str, found: Finding) -> None:
@@ -223,6 +241,32 @@ async def test_a_grpc_service_must_be_serving(service: str, found: Finding) -> N
         probe = Probe(grpc=GRPCAction(port=port, service=service), timeoutSeconds=1)
         assert await socket_check(probe) == found
         nursery.cancel_scope.cancel()
+
+
+async def test_a_grpc_probe_says_who_asks() -> None:
+    asked = bytearray()
+
+    async def note(stream: trio.SocketStream) -> None:
+        await stream.send_all(b"\0\0\0\4\0\0\0\0\0")  # SETTINGS: the client waits for them
+        with contextlib.suppress(trio.BrokenResourceError):
+            async for data in stream:
+                asked.extend(data)
+
+    async with trio.open_nursery() as nursery:
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        port = listeners[0].socket.getsockname()[1]
+        await nursery.start(trio.serve_listeners, note, listeners)
+        await socket_check(Probe(grpc=GRPCAction(port=port), timeoutSeconds=1))
+        nursery.cancel_scope.cancel()
+    assert agent_of(bytes(asked)) == b"kube-probe/1.36"
+
+
+def agent_of(asked: bytes) -> bytes:
+    """Return the User-Agent of the first request of an HTTP/2 connection."""
+    server = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False))
+    server.initiate_connection()
+    requests = [e for e in server.receive_data(asked) if isinstance(e, h2.events.RequestReceived)]
+    return bytes(dict(requests[0].headers)[b"user-agent"])
 
 
 async def test_a_grpc_server_that_is_not_there_is_a_timeout() -> None:
