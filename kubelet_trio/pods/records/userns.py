@@ -186,6 +186,9 @@ def read_mapping(directory: Path) -> _Mapping | None:
         raise UserNamespaceError(
             f"{path}: expected one and the same mapping of users and groups, from 0 on"
         )
+    # Never the host's own users: the pod's root would be the host's.
+    if one.hostId <= 0 or one.length <= 0 or one.hostId + one.length > _ALL_IDS:
+        raise UserNamespaceError(f"{path}: ids {one.length} from {one.hostId} on are out of range")
     return one
 
 

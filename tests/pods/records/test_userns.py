@@ -68,6 +68,16 @@ async def test_what_a_pod_left_is_free_again(tmp_path: Path) -> None:
         '{"uidMappings": [], "gidMappings": []}',
         '{"uidMappings": [{"hostId": 65536, "containerId": 1, "length": 65536}],'
         ' "gidMappings": [{"hostId": 65536, "containerId": 1, "length": 65536}]}',
+        # The host's own users, no users at all, and more than there are.
+        *(
+            f'{{"uidMappings": [{each}], "gidMappings": [{each}]}}'
+            for each in (
+                '{"hostId": 0, "containerId": 0, "length": 65536}',
+                '{"hostId": 131072, "containerId": 0, "length": 0}',
+                '{"hostId": -65536, "containerId": 0, "length": 131072}',
+                '{"hostId": 4294901760, "containerId": 0, "length": 131072}',
+            )
+        ),
     ],
 )
 async def test_a_file_that_cannot_be_right_is_named(tmp_path: Path, content: str) -> None:
