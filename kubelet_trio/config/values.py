@@ -110,7 +110,7 @@ def _parse_reserved_memory(text: str) -> list[dict[str, Any]]:
     found = []
     for each in filter(None, text.split(";")):
         node, there, limits = each.partition(":")
-        if not there:
+        if not there or not limits:
             raise ValueError(f"{each!r} is not numaNodeID:type=quantity[,type=quantity...]")
         found.append({"numaNode": parse_int(node), "limits": parse_map(limits)})
     return found

@@ -190,8 +190,7 @@ class ClusterObjects:
         if entry.key.kind in _GET_ONLY:
             # After `hold` read again: the claim may have been deleted and recreated.
             return entry.read_at != _NEVER and _is_settled(entry.value)
-        if _is_immutable(entry.value):
-            return True
+        # An immutable object, too: it may have been deleted and created again.
         age = trio.current_time() - entry.read_at
         return self._strategy is ChangeDetection.CACHE and age < self._time_to_live()
 

@@ -170,6 +170,11 @@ def test_a_flag_reads_as_in_pflag(argv: list[str], expected: dict[str, object]) 
             'invalid argument "localhost" for "--healthz-bind-address" flag: '
             "'localhost' does not appear to be an IPv4 or IPv6 address",
         ),
+        (
+            ["--reserved-memory=0:"],
+            'invalid argument "0:" for "--reserved-memory" flag: '
+            "'0:' is not numaNodeID:type=quantity[,type=quantity...]",
+        ),
         *(
             (
                 [f"--register-with-taints={spec}"],

@@ -272,6 +272,20 @@ async def test_the_other_strategies_watch_nothing(
         assert unwatched.asked("get") == (2 if cached else 3)
 
 
+async def test_an_immutable_object_that_was_replaced_is_read_without_a_watch(
+    unwatched: World, autojump_clock: MockClock
+) -> None:
+    """As any other: only a deletion ends it, and only the strategy Watch promises to see none."""
+    unwatched.put(config_map(A="1", immutable=True))
+    async with unwatched.running():
+        unwatched.objects.hold(ONE, [KEY])
+        assert await unwatched.data() == {"A": "1"}
+        unwatched.kube.remove(ConfigMap, "config")
+        unwatched.put(config_map(A="2", immutable=True))
+        await trio.sleep(61)
+        assert await unwatched.data() == {"A": "2"}
+
+
 async def test_a_cache_is_as_old_as_the_node_may_have_it(autojump_clock: MockClock) -> None:
     world = World(ChangeDetection.CACHE)
     ttl = 60.0
