@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from kubelet_trio.server import (
     SERVING,
     WHY_PATH,
     Handler,
+    HttpError,
     Port,
     Request,
     Response,
@@ -35,6 +37,8 @@ log = get_logger()
 _READ_LIMIT = 30.0  # seconds for a client to read a page of metrics, as for a body in one piece
 
 _ONLY = "only_cpu_and_memory"
+_TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # RFC 9110, 5.6.2
+_MEDIA_TYPE = re.compile(rf"\s*({_TOKEN}(/{_TOKEN})?)?\s*")
 # https://prometheus.io/docs/instrumenting/exposition_formats/
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -157,8 +161,14 @@ def _page(text: str) -> Response:
 
 
 def _asks_only_cpu_and_memory(request: Request) -> bool:
+    """Return whether a request asks for a short summary. Raises `HttpError` 500."""
     # As upstream: in the query or in a form, exactly once, as `true`.
     given = [value for name, value in request.arguments if name == _ONLY]
-    if request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
+    kind = request.headers.get("content-type", "")
+    if request.method == "POST" and not _MEDIA_TYPE.fullmatch(kind.partition(";")[0]):
+        # ParseForm in net/http looks at the type of a body alone.
+        problem = "mime: unexpected content after media subtype"
+        raise HttpError(500, f"Internal Error: parse form failed: {problem}", end="")
+    if kind.startswith("application/x-www-form-urlencoded"):
         given += parse_qs(request.body.decode("utf-8", "replace")).get(_ONLY, [])
     return given == ["true"]

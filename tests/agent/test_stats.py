@@ -20,7 +20,7 @@ from kubelet_trio.agent.pages import stats_pages
 from kubelet_trio.agent.stats import AgentStats
 from kubelet_trio.model import pod_uid
 from kubelet_trio.objects import ApiObject
-from kubelet_trio.server import Request, Response
+from kubelet_trio.server import HttpError, Request, Response
 from kubelet_trio.stats import Filesystem
 from tests.agent.node import Node, make_pod, ready
 
@@ -104,6 +104,19 @@ async def test_the_page_of_the_summary(
         response = await pages["/stats/summary"](request_)
     assert response.content_type == "application/json"
     assert ("fs" not in msgspec.json.decode(response.body)["node"]) is is_short
+
+
+async def test_a_form_that_is_none_is_no_summary(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with Node(tmp_path).running() as agent:
+        page = stats_pages(agent.stats, agent.metrics)["/stats/summary"]
+        odd = {"content-type": "invalid/content/type"}
+        with pytest.raises(HttpError) as caught:
+            await page(Request("POST", "/stats/summary", headers=odd))
+        assert caught.value.status == 500
+        assert str(caught.value).startswith("Internal Error: parse form failed: mime: ")
+        assert (await page(Request("GET", "/stats/summary", headers=odd))).status == 200
+        json = {"content-type": "application/json; charset=utf-8"}
+        assert (await page(Request("POST", "/stats/summary", headers=json))).status == 200
 
 
 async def whole(response: Response) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -128,6 +129,24 @@ async def test_it_is_renewed_for_ever_each_time_with_a_new_key(
         assert bed.clock.time() - held.not_before == pytest.approx(2700, abs=5)
     assert bed.renewed[0] is None
     assert bed.renewed[1] is not None
+
+
+async def test_one_that_has_expired_when_it_comes_is_no_reason_to_hurry(
+    bed: Bed, autojump_clock: MockClock
+) -> None:
+    """A node whose clock is years ahead would ask for the next one at once, for ever."""
+    bed.signer.lifetime = -1.0
+
+    async def sign_all() -> None:
+        for count in itertools.count(1):
+            bed.signer.sign(await bed.signer.wait_requests(count))
+            assert count < 50
+
+    async with bed.running(), trio.open_nursery() as nursery:
+        nursery.start_soon(sign_all)
+        await trio.sleep(10)
+        nursery.cancel_scope.cancel()
+    assert 5 <= len(bed.signer.requests) <= 11
 
 
 async def test_what_is_denied_is_asked_for_again(bed: Bed, autojump_clock: MockClock) -> None:
