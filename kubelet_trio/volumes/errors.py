@@ -164,7 +164,7 @@ def unprocessed_error(failed: Mapping[str, str]) -> VolumeError:
     Args:
         failed: the reason for each volume, by its name in the pod.
     """
-    names = " ".join(failed)
+    names = " ".join(sorted(failed))
     return VolumeError(
         next(iter(failed)),
         f"Unable to attach or mount volumes: unmounted volumes=[{names}], unattached volumes=[], "

@@ -50,6 +50,7 @@ from kubelet_trio.volumes import (
     VolumeManager,
     host_kinds,
 )
+from kubelet_trio.volumes.errors import unprocessed_error
 from kubelet_trio.volumes.host import disks
 from kubelet_trio.volumes.mounter import run_mount_nfs
 from tests.volumes.make import empty_dir, main, mount, pod
@@ -540,3 +541,12 @@ async def test_a_container_that_starts_again_needs_no_object_that_is_gone(
     objects.apply({})
     (made,) = await manager.container_mounts(of_pod, main(of_pod))
     assert (Path(made.host_path) / "key").read_text() == "1"
+
+
+def test_what_cannot_be_processed_is_named_in_order() -> None:
+    """As by the Go kubelet, whatever the order in the pod: TestWaitForAttachAndMountError."""
+    text = str(unprocessed_error({"vol3": "no such claim", "vol03": "PVC is not bound"}))
+    assert text == (
+        "Unable to attach or mount volumes: unmounted volumes=[vol03 vol3], unattached volumes=[], "
+        "failed to process volumes=[vol03 vol3]: no such claim; PVC is not bound"
+    )
