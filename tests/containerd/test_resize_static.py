@@ -151,6 +151,10 @@ def two(first: Json, second: Json) -> Json:
     return pod("restarts", sized("c0", first, resizePolicy=POLICY), sized("c1", second))
 
 
+def all_run(seen: Json) -> bool:
+    return all("running" in status["state"] for status in seen["status"]["containerStatuses"])
+
+
 @pytest.mark.parametrize("moment", ["asked", "in progress", "stopped", "started"])
 def test_a_restart_by_policy_happens_once_whenever_the_agent_is_killed(
     agent: Agent, cri: CriClient, moment: str
@@ -173,7 +177,10 @@ def test_a_restart_by_policy_happens_once_whenever_the_agent_is_killed(
         eventually(has_come, what=moment, every=0.001)
         agent.kill()
         agent.start()
-        done = agent.wait("restarts", partial(has, [after, after]), what="resized")
+        # It is told of the new size as soon as the container is created, before it is started.
+        done = agent.wait(
+            "restarts", lambda p: has([after, after], p) and all_run(p), what="resized"
+        )
     assert done["metadata"]["uid"] == uid
     assert restart_counts(done) == [1, 0]
     limits = {"c0": container_limits(after), "c1": container_limits(after)}

@@ -51,13 +51,18 @@ def manifest(name: str, script: str, group: int = 5000) -> Json:
 
 def pod(user: Rootless, name: str) -> Json:
     """What the agent says of a pod, as the user is told without any flag."""
-    found: list[Json] = json.loads(user.cli("pods", "-o", "json"))["items"]
-    (one,) = (item for item in found if item["metadata"]["name"].startswith(name))
+    (one,) = pods(user, name)
     return one
 
 
+def pods(user: Rootless, name: str) -> list[Json]:
+    found: list[Json] = json.loads(user.cli("pods", "-o", "json"))["items"]
+    return [item for item in found if item["metadata"]["name"].startswith(name)]
+
+
 def is_ready(user: Rootless, name: str) -> bool:
-    conditions = pod(user, name).get("status", {}).get("conditions", [])
+    # The agent may not have read the manifest yet.
+    conditions = [c for p in pods(user, name) for c in p.get("status", {}).get("conditions", [])]
     return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
 
 
