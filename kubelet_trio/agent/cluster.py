@@ -211,8 +211,7 @@ class Cluster:
             settings.host,
             self._fall_back,
             self._features,
-            # Admission needs the node's labels and taints: as NewSourceApiserver of
-            # pkg/kubelet/config, the source waits until the node's object has been read.
+            # Admission needs the node's labels and taints (NewSourceApiserver, pkg/kubelet/config).
             self._node_listed.wait,
             FreshNode(api, name, self.node).meet,
         )
