@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from msgspec import structs
@@ -213,7 +214,9 @@ def log_usage(directory: str) -> tuple[int, int] | None:
     try:
         with os.scandir(directory) as entries:
             for entry in entries:
-                if not entry.is_dir(follow_symlinks=False):
+                if entry.is_dir(follow_symlinks=False):
+                    continue
+                with suppress(FileNotFoundError):  # a rotation has removed it since
                     size += entry.stat(follow_symlinks=False).st_blocks * 512
                     files += 1
     except OSError:

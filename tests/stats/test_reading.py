@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -195,6 +197,24 @@ def test_logs_are_the_files_of_their_directory(tmp_path: Path) -> None:
     assert inodes == 2
     assert size == sum(path.stat().st_blocks * 512 for path in tmp_path.iterdir() if path.is_file())
     assert log_usage(str(tmp_path / "gone")) is None
+
+
+def test_a_log_that_is_rotated_away_meanwhile_leaves_the_others_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("0.log", "1.log"):
+        (tmp_path / name).write_bytes(b"x" * 5000)
+    scan = os.scandir
+
+    @contextmanager
+    def scanned(directory: str) -> Iterator[list[os.DirEntry[str]]]:
+        with scan(directory) as entries:
+            found = list(entries)
+        (tmp_path / "0.log").unlink()
+        yield found
+
+    monkeypatch.setattr("os.scandir", scanned)
+    assert log_usage(str(tmp_path)) == ((tmp_path / "1.log").stat().st_blocks * 512, 1)
 
 
 def test_disk_usage_counts_as_du_does(tmp_path: Path) -> None:
